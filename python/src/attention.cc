@@ -44,7 +44,7 @@ class Plans {
 
  private:
   static constexpr std::size_t kEntries = 512;
-  using Key = std::array<std::uint64_t, 20>;
+  using Key = std::array<std::uint64_t, 21>;
   struct Entry {
     Key key;
     Planned planned;
@@ -97,7 +97,7 @@ class Plans {
             std::bit_cast<std::uint32_t>(o.max_error),
             // Problem::k_block_rows; block_rows of q and v are not part of a problem.
             word(a.k_scales.block_rows), modifiers << 32 | std::bit_cast<std::uint32_t>(o.softcap),
-            word(a.pages_per_sequence), word(o.sm_margin)};
+            word(a.pages_per_sequence), word(o.sm_margin), word(a.out.shape[3])};
   }
 
   static std::size_t hash(const Key& key) {

@@ -171,6 +171,7 @@ struct QuantizedArray {
   GroupScales groups{};  // of int4
   VLayout layout = VLayout::rows;
   std::int64_t scale_count = 1;
+  std::array<nanobind::object, 2> owners{};  // of the memory of data and scales
 };
 QuantizedArray read_quantized(nanobind::handle value, const char* what);
 

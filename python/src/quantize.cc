@@ -101,9 +101,9 @@ OperandQuantization quantization_of(const QuantizeCall& call, std::int64_t head_
   return made;
 }
 
-// Where a varlen batch's sequences start, in `arguments`.
-void read_sequences(const QuantizeCall& call, const Array& x, QuantizeArguments& arguments) {
-  const Array starts = read_array(call.cu_seqlens, "cu_seqlens");
+// Where a varlen batch's sequences start, in `arguments`. Returns what owns the array's memory.
+Array read_sequences(const QuantizeCall& call, const Array& x, QuantizeArguments& arguments) {
+  Array starts = read_array(call.cu_seqlens, "cu_seqlens");
   if (!(starts.device == x.device))
     refuse(PyExc_ValueError, "cu_seqlens", "on " + name(starts.device), name(x.device) + ", as x");
   if (starts.dtype != dlpack_type(nb::dlpack::dtype_code::Int, 32) || starts.dimensions != 1 ||
@@ -115,7 +115,7 @@ void read_sequences(const QuantizeCall& call, const Array& x, QuantizeArguments&
   if (!call.max_seqlen.is_none()) {
     arguments.max_seqlen =
         number_of(call.max_seqlen, "max_seqlen", "the length of the longest sequence");
-    return;
+    return starts;
   }
   if (x.device.kind != Device::Kind::cpu)
     refuse(PyExc_ValueError, "max_seqlen", "None",
@@ -123,6 +123,7 @@ void read_sequences(const QuantizeCall& call, const Array& x, QuantizeArguments&
   for (std::int64_t i = 0; i < arguments.sequences; ++i)
     arguments.max_seqlen = std::max(
         arguments.max_seqlen, std::int64_t{arguments.cu_seqlens[i + 1]} - arguments.cu_seqlens[i]);
+  return starts;
 }
 
 // Runs without the GIL. Statistics are of host memory.
@@ -144,7 +145,7 @@ nb::object quantize_array(nb::handle x, const QuantizeCall& call) {
   QuantizeArguments arguments;
   const Tensor from = tensor_view(array, element_type(array, "x"), layout, "x");
   arguments.x = from;
-  if (varlen) read_sequences(call, array, arguments);
+  const Array starts = varlen ? read_sequences(call, array, arguments) : Array{};
   const auto [format, options] = quantization_of(call, from.shape[3], array.device);
   if (options.scales_given) require_host(array, "x with scales");
   const std::int64_t count = scale_count(arguments, options);
@@ -194,6 +195,8 @@ nb::object dequantize_array(nb::handle quantized, nb::handle dtype, nb::handle l
   if (found.layout == VLayout::transposed)
     refuse(PyExc_NotImplementedError, "quantized", "transposed",
            "tensors that are not transposed here; Quantized.dequantize() reads others too");
+  if (found.format == DType::int4)
+    refuse(PyExc_NotImplementedError, "quantized", "int4", "8-bit tensors; KvCache.read() of int4");
   const Layout order = layout_of(layout);
   const Tensor from = tensor_view(found.data, found.format, order, "quantized");
   const std::int64_t wanted =

@@ -106,15 +106,7 @@ void check_device(const Call& call, const Array& array, const char* what) {
 // Checks that there are as many scales as the library will read.
 void check_scale_count(const Call& call, const Operand& operand, std::int64_t max_len) {
   const Scales& scales = *operand.scales;
-  if (operand.tensor->dtype == DType::int4) {
-    const auto& shape = operand.tensor->shape;
-    const std::int64_t wanted =
-        shape[0] * shape[1] * shape[2] * 2 * (2 * shape[3] / operand.groups->channels);
-    if (operand.scale_count == wanted) return;
-    refuse(PyExc_ValueError, std::string(operand.what) + ".scales",
-           std::to_string(operand.scale_count) + " numbers",
-           std::to_string(wanted) + ", a scale and a zero per group of each row");
-  }
+  if (operand.tensor->dtype == DType::int4) return;  // check_groups() has done it
   // The scales of a transposed V follow seqlen and head_dim, which K's shape has in order.
   std::array<std::int64_t, 4> shape =
       operand.layout == VLayout::transposed ? call.arguments.k.shape : operand.tensor->shape;
@@ -133,6 +125,19 @@ void check_scale_count(const Call& call, const Operand& operand, std::int64_t ma
   refuse(PyExc_ValueError, std::string(operand.what) + ".scales",
          std::to_string(operand.scale_count) + " numbers",
          std::to_string(wanted) + ", one per " + std::string(name(scales.granularity)));
+}
+
+// Scales and zeros of int4 have the shape of the cache: (pages, heads, 2 * groups, page_size).
+void check_groups(const Operand& operand, const Array& scales) {
+  const auto& shape = operand.tensor->shape;
+  const std::array<std::int64_t, 4> wanted = {shape[0], shape[1], scales.shape[2], shape[2]};
+  if (scales.shape == wanted) return;
+  const auto text = [](const std::array<std::int64_t, 4>& s) {
+    return "(" + std::to_string(s[0]) + ", " + std::to_string(s[1]) + ", " + std::to_string(s[2]) +
+           ", " + std::to_string(s[3]) + ")";
+  };
+  refuse(PyExc_ValueError, std::string(operand.what) + ".scales", "of shape " + text(scales.shape),
+         text(wanted) + ": (pages, heads, 2 * groups, page_size)");
 }
 
 // causal=True is unambiguous only if seqlen_q equals seqlen_kv. In a varlen batch this holds if
@@ -190,11 +195,16 @@ void read_operand(Call& call, Operand& operand, nb::handle value, Layout layout)
     refuse(PyExc_ValueError, what, "transposed", "tensors that are not transposed, except for v");
   *operand.tensor = tensor_view(array, dtype, transposed ? Layout::bhsd : layout, what);
   if (!quantized) return;
-  check_device(call, keep(call, std::move(found.scales)), (std::string(what) + ".scales").c_str());
+  const Array scales = keep(call, std::move(found.scales));
+  check_device(call, scales, (std::string(what) + ".scales").c_str());
+  // Other threads may give the Quantized object other arrays during the call.
+  call.kept.push_back(std::move(found.owners[0]));
+  call.kept.push_back(std::move(found.owners[1]));
   *operand.scales = found.view;
   if (found.format == DType::int4) {
     if (operand.groups == nullptr)
       refuse(PyExc_ValueError, what, "int4", "int4 for k and v of a paged cache");
+    check_groups(operand, scales);
     *operand.groups = found.groups;
   }
   operand.scale_count = found.scale_count;

@@ -248,7 +248,7 @@ void read_groups(QuantizedArray& found, const std::string& scales_name) {
     count *= scales.shape[i];
   }
   const std::int64_t rows = contiguous ? scales.shape[2] : 0;
-  if (rows < 2 || rows % 2 != 0 || head_dim % (rows / 2) != 0)
+  if (rows < 2 || rows % 2 != 0 || head_dim == 0 || head_dim % (rows / 2) != 0)
     refuse(PyExc_ValueError, scales_name, "of another shape or not contiguous",
            "(pages, heads, 2 * groups, page_size) for int4, contiguous");
   found.groups = {scales.data, head_dim / (rows / 2)};
@@ -286,9 +286,9 @@ constinit Attribute data_of{"data"}, scales_of{"scales"}, format_of{"format"},
 
 QuantizedArray read_quantized(nb::handle value, const char* what) {
   const std::string scales_name = std::string(what) + ".scales";
-  const nb::object data = data_of.of(value), scales = scales_of.of(value);
-  // The object owns both arrays, and the caller keeps the object alive during the call.
+  nb::object data = data_of.of(value), scales = scales_of.of(value);
   QuantizedArray found{read_array(data, what), read_array(scales, scales_name.c_str())};
+  found.owners = {std::move(data), std::move(scales)};
   if (found.data.dtype.bits != 8)
     refuse(PyExc_TypeError, std::string(what) + ".data", "of " + dtype_name(found.data.dtype),
            "8-bit types");

@@ -40,9 +40,10 @@ Status check_same_shape(std::string_view what, const ConstTensor& tensor,
 }
 
 Status check_transposed_shape(std::string_view what, const ConstTensor& quantized,
-                              std::string_view other_what, const ConstTensor& other) {
+                              std::string_view other_what, const ConstTensor& other,
+                              std::int64_t columns) {
   ConstTensor expected = other;
-  expected.shape = code_shape(other.shape, VLayout::transposed);
+  expected.shape = {other.shape[0], other.shape[1], other.shape[3], columns};
   if (quantized.shape == expected.shape) return {};
   return invalid(fmt::format("{}.shape", what), shape_text(quantized),
                  fmt::format("{}, those of {} transposed", shape_text(expected), other_what));

@@ -15,9 +15,10 @@ Status check_values(std::string_view what, const ConstTensor& x);
 Status check_8bit(std::string_view what, const ConstTensor& quantized);
 Status check_same_shape(std::string_view what, const ConstTensor& tensor,
                         std::string_view other_what, const ConstTensor& other);
-// `quantized` has the shape of `other` with VLayout::transposed.
+// `quantized` has the shape of `other` with VLayout::transposed, of so many columns.
 Status check_transposed_shape(std::string_view what, const ConstTensor& quantized,
-                              std::string_view other_what, const ConstTensor& other);
+                              std::string_view other_what, const ConstTensor& other,
+                              std::int64_t columns);
 // Granularity, block_rows, rule and layout have valid values.
 Status check_grouping(Granularity granularity, std::int64_t block_rows);
 Status check_options(const QuantizeOptions& options);

@@ -15,13 +15,6 @@
 #include "numeric/transposed.h"
 
 namespace octavo {
-namespace {
-
-// A caller's scale is used unchanged, so 1/step must be finite.
-float smallest_scale(DType format) {
-  constexpr float kSmallestStep = std::numeric_limits<float>::min();
-  return format == DType::sim8 ? 127.0f * kSmallestStep : kSmallestStep;
-}
 
 // Steps of one row, one per column so that every granularity goes through the same loop.
 struct RowSteps {
@@ -46,6 +39,28 @@ struct RowSteps {
     }
   }
 };
+
+// Memory for one row.
+struct RowScratch {
+  explicit RowScratch(std::size_t columns) : values(columns), quantized(columns), steps(columns) {}
+
+  std::vector<float> values;
+  std::vector<std::uint8_t> quantized;
+  RowSteps steps;
+};
+
+FoundScales::FoundScales() = default;
+FoundScales::FoundScales(FoundScales&&) noexcept = default;
+FoundScales& FoundScales::operator=(FoundScales&&) noexcept = default;
+FoundScales::~FoundScales() = default;
+
+namespace {
+
+// A caller's scale is used unchanged, so 1/step must be finite.
+float smallest_scale(DType format) {
+  constexpr float kSmallestStep = std::numeric_limits<float>::min();
+  return format == DType::sim8 ? 127.0f * kSmallestStep : kSmallestStep;
+}
 
 void encode_row(DType format, std::span<const float> row, std::span<const float> inverse,
                 std::uint8_t* quantized) {
@@ -153,15 +168,6 @@ class QuantizedWriter {
   const std::span<std::uint8_t> row_;
 };
 
-// Scratch for one row.
-struct RowScratch {
-  explicit RowScratch(std::size_t columns) : values(columns), quantized(columns), steps(columns) {}
-
-  std::vector<float> values;
-  std::vector<std::uint8_t> quantized;
-  RowSteps steps;
-};
-
 RangeStats write_quantized(const ConstTensor& x, const QuantizeOptions& options,
                            const Tensor& quantized, const float* scales, const float* mean,
                            RowScratch& scratch, bool want_stats) {
@@ -205,13 +211,13 @@ Result<float> max_quantized_of(const QuantizeOptions& options, DType format) {
 
 Status check_quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& quantized,
                       const float* scales, const std::array<std::int64_t, 4>& scaled,
-                      const float* mean, std::int64_t means) {
+                      const float* mean, std::int64_t means, std::int64_t columns) {
   OCTAVO_RETURN_IF_ERROR(check_options(options));
   OCTAVO_RETURN_IF_ERROR(check_values("x", x));
   OCTAVO_RETURN_IF_ERROR(check_8bit("quantized", quantized));
   OCTAVO_RETURN_IF_ERROR(options.layout == VLayout::rows
                              ? check_same_shape("quantized", quantized, "x", x)
-                             : check_transposed_shape("quantized", quantized, "x", x));
+                             : check_transposed_shape("quantized", quantized, "x", x, columns));
   OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap("quantized", quantized));
   OCTAVO_RETURN_IF_ERROR(validate_apart("quantized", quantized, "x", x));
 
@@ -242,34 +248,48 @@ Status quantize(const ConstTensor& x, const QuantizeOptions& options, const Tens
   });
 }
 
+Result<FoundScales> find_scales(float max_quantized, const ConstTensor& x,
+                                const QuantizeOptions& options, const Tensor& quantized,
+                                const float* scales, const float* mean) {
+  OCTAVO_RETURN_IF_ERROR(check_quantize(x, options, quantized, scales, x.shape, mean, x.shape[0],
+                                        transposed_columns(x.shape[2])));
+  if (options.scales_given)
+    OCTAVO_RETURN_IF_ERROR(check_scales({scales, options.granularity, options.block_rows, {}},
+                                        x.shape, smallest_scale(quantized.dtype)));
+  FoundScales found;
+  if (options.smooth) {
+    found.mean.resize(static_cast<std::size_t>(x.shape[0] * x.shape[1] * x.shape[3]));
+    mean_rows(x, found.mean.data());
+  }
+  if (!options.scales_given) {
+    found.scales.resize(
+        static_cast<std::size_t>(scale_count(x.shape, options.granularity, options.block_rows)));
+    compute_scales(x, quantized.dtype, options, options.smooth ? found.mean.data() : nullptr,
+                   found.scales.data(), max_quantized);
+  }
+  const bool empty = std::find(x.shape.begin(), x.shape.end(), 0) != x.shape.end();
+  const auto columns = static_cast<std::size_t>(empty ? 0 : x.shape[3]);
+  found.scratch = std::make_unique<RowScratch>(columns);
+  return found;
+}
+
+void quantize_by(const FoundScales& found, const ConstTensor& x, const QuantizeOptions& options,
+                 const Tensor& quantized, float* scales, float* mean, RangeStats* stats) {
+  if (options.smooth) std::copy(found.mean.begin(), found.mean.end(), mean);
+  std::copy(found.scales.begin(), found.scales.end(), scales);
+  const RangeStats result =
+      write_quantized(x, options, quantized, scales, options.smooth ? found.mean.data() : nullptr,
+                      *found.scratch, stats != nullptr);
+  if (stats != nullptr) *stats = result;
+}
+
 Status quantize_to(float max_quantized, const ConstTensor& x, const QuantizeOptions& options,
                    const Tensor& quantized, float* scales, float* mean, RangeStats* stats) {
   return without_exceptions([&]() -> Status {
-    OCTAVO_RETURN_IF_ERROR(
-        check_quantize(x, options, quantized, scales, x.shape, mean, x.shape[0]));
-    if (options.scales_given)
-      OCTAVO_RETURN_IF_ERROR(check_scales({scales, options.granularity, options.block_rows, {}},
-                                          x.shape, smallest_scale(quantized.dtype)));
-    // Everything that may fail comes before the first write.
-    const bool empty = std::find(x.shape.begin(), x.shape.end(), 0) != x.shape.end();
-    const auto columns = static_cast<std::size_t>(empty ? 0 : x.shape[3]);
-    RowScratch scratch(columns);
-    const std::int64_t mean_count = options.smooth ? x.shape[0] * x.shape[1] * x.shape[3] : 0;
-    std::vector<float> new_mean(static_cast<std::size_t>(mean_count));
-    std::vector<float> new_scales;
-    if (options.smooth) mean_rows(x, new_mean.data());
-    const float* used_mean = options.smooth ? new_mean.data() : nullptr;
-    if (!options.scales_given) {
-      new_scales.resize(
-          static_cast<std::size_t>(scale_count(x.shape, options.granularity, options.block_rows)));
-      compute_scales(x, quantized.dtype, options, used_mean, new_scales.data(), max_quantized);
-    }
-
-    if (options.smooth) std::copy(new_mean.begin(), new_mean.end(), mean);
-    std::copy(new_scales.begin(), new_scales.end(), scales);
-    const RangeStats result =
-        write_quantized(x, options, quantized, scales, used_mean, scratch, stats != nullptr);
-    if (stats != nullptr) *stats = result;
+    const Result<FoundScales> found =
+        find_scales(max_quantized, x, options, quantized, scales, mean);
+    if (!found.ok()) return found.status();
+    quantize_by(*found, x, options, quantized, scales, mean, stats);
     return {};
   });
 }

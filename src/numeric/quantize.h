@@ -9,6 +9,8 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "octavo/octavo.hpp"
 
@@ -65,12 +67,31 @@ inline float least_squares_ratio(int candidate) {
 }
 
 // The checks of quantize() that read no memory. `scaled`: the shape whose groups have a scale each,
-// and `means` the number of means of x's heads.
+// `means` the number of means of x's heads, and `columns` those of a transposed result.
 Status check_quantize(const ConstTensor& x, const QuantizeOptions& options, const Tensor& quantized,
                       const float* scales, const std::array<std::int64_t, 4>& scaled,
-                      const float* mean, std::int64_t means);
+                      const float* mean, std::int64_t means, std::int64_t columns);
 // The quantized value of a group's largest magnitude.
 Result<float> max_quantized_of(const QuantizeOptions& options, DType format);
+
+// What quantize() finds before it writes: the means and scales of x, as far as the options ask for
+// them, and memory for a row. find_scales() does everything that may fail, and may throw.
+struct RowScratch;
+struct FoundScales {
+  std::vector<float> mean{}, scales{};
+  std::unique_ptr<RowScratch> scratch{};
+
+  FoundScales();
+  FoundScales(FoundScales&&) noexcept;
+  FoundScales& operator=(FoundScales&&) noexcept;
+  ~FoundScales();
+};
+Result<FoundScales> find_scales(float max_quantized, const ConstTensor& x,
+                                const QuantizeOptions& options, const Tensor& quantized,
+                                const float* scales, const float* mean);
+// Writes the result of quantize().
+void quantize_by(const FoundScales& found, const ConstTensor& x, const QuantizeOptions& options,
+                 const Tensor& quantized, float* scales, float* mean, RangeStats* stats);
 
 // quantize() of octavo.hpp, with `max_quantized` instead of that of the options.
 Status quantize_to(float max_quantized, const ConstTensor& x, const QuantizeOptions& options,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <list>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "attention/operand.h"
@@ -51,23 +52,12 @@ Status check_sequences(const QuantizeArguments& a, const QuantizeOptions& o) {
   return {};
 }
 
-// The transposed columns of a varlen batch have another length than those of a tensor. So their
-// shape is checked here, and everything else as if the batch were one tensor.
 Status check_call(const QuantizeArguments& a, const QuantizeOptions& o) {
   OCTAVO_RETURN_IF_ERROR(validate_view("x", a.x));
   OCTAVO_RETURN_IF_ERROR(check_sequences(a, o));
   const std::int64_t means = is_varlen(a) ? a.sequences : a.x.shape[0];
-  ConstTensor x = a.x;
-  Tensor quantized = a.quantized;
-  if (is_varlen(a) && o.layout == VLayout::transposed) {
-    const std::int64_t columns = transposed_columns(a.x.shape[2], a.sequences);
-    if (quantized.shape[3] != columns)
-      return invalid("quantized.shape[3]", fmt::format("{}", quantized.shape[3]),
-                     fmt::format("{} in a varlen batch of {} tokens and {} sequences", columns,
-                                 a.x.shape[2], a.sequences));
-    quantized.shape[3] = transposed_columns(a.x.shape[2]);
-  }
-  return check_quantize(x, o, quantized, a.scales, scaled_shape(a, o), a.mean, means);
+  const std::int64_t columns = transposed_columns(a.x.shape[2], is_varlen(a) ? a.sequences : 0);
+  return check_quantize(a.x, o, a.quantized, a.scales, scaled_shape(a, o), a.mean, means, columns);
 }
 
 // --- the CPU -------------------------------------------------------------------------------------
@@ -83,43 +73,64 @@ Status check_starts(const QuantizeArguments& a) {
   return {};
 }
 
-// Sequence `number` of a varlen batch, quantized as a tensor of its own.
-Status quantize_sequence(const QuantizeArguments& a, const QuantizeOptions& o, float max_quantized,
-                         std::int64_t number) {
+// Sequence `number` of a varlen batch as a tensor of its own, with scales of its own.
+struct SequenceCall {
+  ConstTensor x;
+  Tensor quantized;
+  float* mean;
+  std::vector<float> scales;
+  FoundScales found{};
+};
+
+SequenceCall sequence_call(const QuantizeArguments& a, const QuantizeOptions& o,
+                           std::int64_t number) {
   const std::int64_t begin = a.cu_seqlens[number], rows = a.cu_seqlens[number + 1] - begin;
-  const std::int64_t heads = a.x.shape[1], columns = a.x.shape[3];
-  ConstTensor x = a.x;
-  x.shape[2] = rows;
-  x.data = static_cast<const std::byte*>(x.data) +
-           begin * x.stride[2] * static_cast<std::int64_t>(size_bytes(x.dtype));
-  Tensor quantized = a.quantized;
+  SequenceCall call{a.x, a.quantized, nullptr, {}};
+  call.x.shape[2] = rows;
+  call.x.data = static_cast<const std::byte*>(a.x.data) +
+                begin * a.x.stride[2] * static_cast<std::int64_t>(size_bytes(a.x.dtype));
   const bool transposed = o.layout == VLayout::transposed;
-  quantized.shape[transposed ? 3 : 2] = transposed ? transposed_columns(rows) : rows;
-  quantized.data = static_cast<std::byte*>(quantized.data) +
-                   (transposed ? transposed_begin(begin, number) : begin * quantized.stride[2]);
-  float* const mean = o.smooth ? a.mean + number * heads * columns : nullptr;
+  call.quantized.shape[transposed ? 3 : 2] = transposed ? transposed_columns(rows) : rows;
+  call.quantized.data =
+      static_cast<std::byte*>(a.quantized.data) +
+      (transposed ? transposed_begin(begin, number) : begin * a.quantized.stride[2]);
+  if (o.smooth) call.mean = a.mean + number * a.x.shape[1] * a.x.shape[3];
+  call.scales.resize(
+      static_cast<std::size_t>(scale_count(call.x.shape, o.granularity, o.block_rows)));
+  return call;
+}
+
+void quantize_sequence(const QuantizeArguments& a, const QuantizeOptions& o, std::int64_t number,
+                       SequenceCall& call) {
+  quantize_by(call.found, call.x, o, call.quantized, call.scales.data(), call.mean, nullptr);
   // The scales of the sequence are copied into the array of the batch. Row scales have an entry for
   // each token there; other scales have as many entries for each sequence as the longest one needs.
-  std::vector<float> scales(
-      static_cast<std::size_t>(scale_count(x.shape, o.granularity, o.block_rows)));
-  OCTAVO_RETURN_IF_ERROR(quantize_to(max_quantized, x, o, quantized, scales.data(), mean));
+  const std::int64_t heads = a.x.shape[1], begin = a.cu_seqlens[number];
   const std::int64_t of_head =
-      static_cast<std::int64_t>(scales.size()) / std::max<std::int64_t>(heads, 1);
+      static_cast<std::int64_t>(call.scales.size()) / std::max<std::int64_t>(heads, 1);
   const std::array<std::int64_t, 4> shape = scaled_shape(a, o);
   const bool by_token = o.granularity == Granularity::row;
   const std::int64_t stride = scale_count({1, 1, shape[2], shape[3]}, o.granularity, o.block_rows);
   for (std::int64_t h = 0; h < heads; ++h)
-    std::copy_n(scales.data() + h * of_head, of_head,
+    std::copy_n(call.scales.data() + h * of_head, of_head,
                 a.scales + (by_token ? h * stride + begin : (number * heads + h) * stride));
-  return {};
 }
 
 Status quantize_on_cpu(const QuantizeArguments& a, const QuantizeOptions& o, float max_quantized) {
   if (!is_varlen(a)) return quantize_to(max_quantized, a.x, o, a.quantized, a.scales, a.mean);
   if (o.scales_given) return unsupported("scales_given", "true", "false in a varlen batch");
   OCTAVO_RETURN_IF_ERROR(check_starts(a));
+  // The scales of all sequences before the first write, as nothing is written if one fails.
+  std::vector<SequenceCall> calls;
+  for (std::int64_t i = 0; i < a.sequences; ++i) {
+    SequenceCall& call = calls.emplace_back(sequence_call(a, o, i));
+    Result<FoundScales> found =
+        find_scales(max_quantized, call.x, o, call.quantized, call.scales.data(), call.mean);
+    if (!found.ok()) return found.status();
+    call.found = *std::move(found);
+  }
   for (std::int64_t i = 0; i < a.sequences; ++i)
-    OCTAVO_RETURN_IF_ERROR(quantize_sequence(a, o, max_quantized, i));
+    quantize_sequence(a, o, i, calls[static_cast<std::size_t>(i)]);
   return {};
 }
 

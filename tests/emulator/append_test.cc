@@ -222,18 +222,23 @@ TEST(EmulatorKvCache, DecodesWhatItHasAppended) {
 
 // Random types, sizes, gaps, rotations and batches, forks in between.
 TEST(EmulatorKvCache, RandomAppendsHaveTheBitsOfTheCpu) {
-  constexpr std::array kCacheTypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2,
-                                      DType::int8};
+  constexpr std::array kCacheTypes = {DType::f16,  DType::bf16, DType::e4m3,
+                                      DType::e5m2, DType::int8, DType::int4};
   constexpr std::array kRowTypes = {DType::f32, DType::f16, DType::bf16};
   const auto count = static_cast<std::uint64_t>(random_problems(6));
   for (std::uint64_t seed = 0; seed < count; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     evidence::Draw draw(seed);
     const DType to = draw.of(kCacheTypes), from = draw.of(kRowTypes);
-    const std::int64_t head_dim = 16 * draw.between(1, draw.one_in(6) ? 16 : 6);
+    std::int64_t head_dim = 16 * draw.between(1, draw.one_in(6) ? 16 : 6);
+    KvCacheOptions options = cache_options(to, head_dim);
+    if (to == DType::int4) {
+      options.group = draw.one_in(2) ? 32 : 64;
+      options.head_dim = head_dim = options.group * draw.between(1, 256 / options.group);
+    }
     const std::int64_t gap = draw.one_in(3) ? draw.between(1, 8) : 0;
     const Angles angles(draw.between(1, head_dim / 2), draw.one_in(2));
-    TwoCaches two(cache_options(to, head_dim));
+    TwoCaches two(options);
     for (int sequence = 0; sequence < 3; ++sequence) two.add_sequence();
     for (int step = 0; step < 3; ++step) {
       const std::int64_t first = draw.between(0, 2), others = draw.between(0, 2);

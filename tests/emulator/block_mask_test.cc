@@ -8,6 +8,7 @@
 
 #include "emulator/kernels/sm80_forward.h"
 #include "emulator/kernels/sm90_forward.h"
+#include "emulator/long.h"
 #include "evidence/cases/block_mask_cases.h"
 #include "evidence/cases/emulated_cases.h"
 #include "evidence/cases/inputs.h"
@@ -104,11 +105,11 @@ void expect_right(const Kernels& kernels, const GpuInfo& chip, int cases, int at
 
 TEST(EmulatorBlockMask, Sm80KernelsMatchTheOracle) {
   const GpuInfo& chip = emulated_gpu({Device::Kind::emulator, 0}).value()->info;
-  expect_right(emulator::sm80_forward_kernels(), chip, 4, 3);
+  expect_right(emulator::sm80_forward_kernels(), chip, random_problems(4), 3);
 }
 
 TEST(EmulatorBlockMask, HopperKernelsMatchTheOracle) {
-  expect_right(emulator::sm90_forward_kernels(), narrow_sm90_chip(), 5, 2);
+  expect_right(emulator::sm90_forward_kernels(), narrow_sm90_chip(), random_problems(5), 2);
 }
 
 // The plan of a problem takes the kernel of its family, and lists that do not ascend are refused.

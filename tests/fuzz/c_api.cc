@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <tuple>
 
 #include "c_tensor.h"
 #include "octavo/octavo.hpp"
@@ -23,6 +24,11 @@ struct Sized {
   unsigned char tail[64] = {};
 };
 
+// Memory in units whose address is a multiple of 16.
+struct alignas(16) Chunk {
+  std::uint8_t bytes[16];
+};
+
 struct Call {
   Sized<octavo_arguments> arguments;
   Sized<octavo_options> options;
@@ -31,6 +37,9 @@ struct Call {
   std::unique_ptr<std::int32_t[]> cu_q, cu_kv, page_table, lengths;
   std::array<std::unique_ptr<std::int32_t[]>, 4> padding;
   std::unique_ptr<float[]> slopes, sinks;
+  std::array<std::unique_ptr<Chunk[]>, 2> groups;  // of int4 K and V
+  std::unique_ptr<Chunk[]> block_bits;
+  std::array<std::unique_ptr<std::int32_t[]>, 6> lists;  // of the block mask, and the draft tree
   Operand q, k, v, out, lse, bias, mask;
   bool wants_lse = false;
   bool spoiled_size = false;
@@ -66,6 +75,14 @@ void choose_tensors(Reader& in, Call& call) {
     a.has_scale = 1;
     a.scale = in.pick({0.125f, 0.0f, -1.0f, 100.0f, NAN, INFINITY, 1e-30f});
   }
+}
+
+// V and the output may have other columns than Q and K.
+void choose_columns_of_v(Reader& in, Call& call) {
+  octavo_arguments& a = call.arguments.value;
+  const std::int64_t columns = in.between(1, 24);
+  for (octavo_tensor* t : {&a.v, &a.out})
+    *t = make_view(in, t->dtype, t->shape[0], t->shape[1], t->shape[2], columns);
 }
 
 void choose_options(Reader& in, Call& call) {
@@ -233,6 +250,83 @@ void add_pages(Reader& in, Call& call) {
     if (s->granularity == OCTAVO_PER_BLOCK && !in.one_in(4)) s->block_rows = 16;
 }
 
+std::unique_ptr<Chunk[]> make_chunks(Reader& in, std::int64_t bytes) {
+  const std::int64_t count = (bytes + 15) / 16;
+  auto made = std::make_unique<Chunk[]>(static_cast<std::size_t>(count));
+  std::uint64_t state = in.word() | 1;
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::uint8_t& byte : made[static_cast<std::size_t>(i)].bytes) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      byte = static_cast<std::uint8_t>(state >> 56);
+    }
+  return made;
+}
+
+// Makes the pages of K and V int4, whose rows have half as many bytes as channels.
+void add_groups(Reader& in, Call& call) {
+  octavo_arguments& a = call.arguments.value;
+  for (const auto& [view, groups, memory] :
+       {std::tuple{&a.k, &a.k_groups, &call.groups[0]}, {&a.v, &a.v_groups, &call.groups[1]}}) {
+    std::int64_t numbers = 1;
+    for (const std::int64_t size : view->shape) {
+      if (size < 0 || size > 4096) return;
+      numbers *= size;
+    }
+    view->dtype = OCTAVO_INT4;
+    view->shape[3] /= 2;
+    groups->channels = in.one_in(8) ? in.pick({std::int64_t{0}, std::int64_t{48}, INT64_MAX})
+                                    : 32 * in.between(1, 2);
+    // A scale and a zero for each 32 channels at most.
+    *memory = make_chunks(in, 4 * (numbers / 32 + numbers % 32));
+    groups->data = in.one_in(16) ? nullptr : memory->get();
+  }
+}
+
+// Lists of one or two blocks, mostly valid, occasionally arbitrary.
+void add_block_mask(Reader& in, Call& call) {
+  octavo_arguments& a = call.arguments.value;
+  octavo_block_mask& m = a.block_mask;
+  const auto within = [](std::int64_t n) { return std::clamp<std::int64_t>(n, 0, 64); };
+  m.block_size = in.one_in(8) ? in.pick(kInsane) : in.pick<std::int64_t>({64, 128});
+  m.batch = in.one_in(2) ? 1 : within(a.q.shape[0]);
+  m.heads = in.one_in(2) ? 1 : within(a.q.shape[1]);
+  m.q_blocks = in.one_in(8) ? in.between(0, 2) : a.q.shape[2] > 0 ? 1 : 0;
+  m.kv_capacity = in.one_in(8) ? in.between(0, 2) : a.k.shape[2] > 0 ? 1 : 0;
+  m.full_kv_capacity = in.one_in(8) ? in.between(0, 2) : m.kv_capacity;
+  m.bit_blocks = in.one_in(16) ? in.pick({std::int64_t{-1}, INT64_MAX}) : 1;
+  const std::int64_t rows = m.batch * m.heads * m.q_blocks;
+  const auto numbers = [&](std::size_t which, std::int64_t count) {
+    call.lists[which] = std::make_unique<std::int32_t[]>(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i)
+      call.lists[which][static_cast<std::size_t>(i)] =
+          in.one_in(16) ? in.pick({-1, 2, INT32_MIN, INT32_MAX}) : in.below(2);
+    return in.one_in(16) ? nullptr : call.lists[which].get();
+  };
+  if (in.one_in(2)) {
+    m.kv_num_blocks = numbers(0, rows);
+    m.kv_indices = numbers(1, rows * m.kv_capacity);
+  }
+  if (in.one_in(2)) {
+    m.full_kv_num_blocks = numbers(2, rows);
+    m.full_kv_indices = numbers(3, rows * m.full_kv_capacity);
+  }
+  if (in.one_in(2) && m.block_size > 0 && m.block_size <= 128) {
+    m.bit_indices = numbers(4, rows * m.kv_capacity);
+    call.block_bits = make_chunks(in, m.block_size * m.block_size / 8);
+    m.bits = reinterpret_cast<const std::uint32_t*>(call.block_bits.get());
+  }
+}
+
+void add_draft_tree(Reader& in, Call& call) {
+  octavo_arguments& a = call.arguments.value;
+  const auto within = [](std::int64_t n) { return std::clamp<std::int64_t>(n, 0, 4096); };
+  const std::int64_t words = within(a.q.shape[0]) * within(a.q.shape[2]);
+  call.lists[5] = std::make_unique<std::int32_t[]>(static_cast<std::size_t>(words));
+  for (std::int64_t i = 0; i < words; ++i)
+    call.lists[5][static_cast<std::size_t>(i)] = static_cast<std::int32_t>(in.word());
+  a.draft_tree = call.lists[5].get();
+}
+
 // Padding, and what changes scores. False: too large for a test.
 bool add_modifiers(Reader& in, Call& call) {
   octavo_arguments& a = call.arguments.value;
@@ -263,7 +357,11 @@ bool add_modifiers(Reader& in, Call& call) {
           in.one_in(16) ? in.pick({-1, INT32_MIN, INT32_MAX}) : in.between(0, rows / 2));
     *arrays[i] = call.padding[i].get();
   }
-  if (!varlen && in.one_in(3)) add_pages(in, call);
+  const bool paged = !varlen && in.one_in(3);
+  if (paged) add_pages(in, call);
+  if (paged && in.one_in(3)) add_groups(in, call);
+  if (in.one_in(4)) add_draft_tree(in, call);
+  if (in.one_in(paged ? 32 : 4)) add_block_mask(in, call);
   return true;
 }
 
@@ -411,6 +509,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   octavo_options_init(&call.options.value);
   choose_tensors(in, call);
   choose_options(in, call);
+  if (in.one_in(8)) choose_columns_of_v(in, call);
   for (int i = in.one_in(2) ? in.below(3) : 0; i > 0; --i) spoil(in, call);
   if (allocate(in, call)) check(in, call);
   return 0;

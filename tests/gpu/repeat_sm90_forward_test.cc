@@ -281,6 +281,47 @@ TEST_F(Repeated, NotIfAddressesNeedValidation) {
   expect_refused([&](Arguments& b) { b.lse.data = past(a.out.data, 64); });
 }
 
+// The starts of sequences and the scales may move, but not into what is written.
+TEST_F(Repeated, AnOutputOverAnArrayIsNotRepeated) {
+  const auto place = [](std::uintptr_t i) { return reinterpret_cast<void*>(i << 32); };
+  static const std::int32_t starts[3] = {};
+  Arguments varlen = arguments(128, 256, 1 << 20);
+  varlen.q.shape[0] = varlen.k.shape[0] = varlen.v.shape[0] = 1;
+  varlen.out.shape[0] = varlen.lse.shape[0] = 1;
+  varlen.cu_seqlens_q = varlen.cu_seqlens_kv = starts;
+  varlen.sequences = 2;
+  varlen.max_seqlen_q = varlen.max_seqlen_kv = 100;
+  Arguments scaled = arguments(128, 256, 1 << 20);
+  for (ConstTensor Arguments::*input : {&Arguments::q, &Arguments::k, &Arguments::v})
+    (scaled.*input).dtype = DType::e4m3;
+  scaled.q_scales = {static_cast<const float*>(place(40)), Granularity::row};
+  scaled.k_scales = {static_cast<const float*>(place(41)), Granularity::head};
+  scaled.v_scales = {static_cast<const float*>(place(42)), Granularity::head};
+  for (const Arguments& a : {varlen, scaled}) {
+    const RepeatedSm90Forward repeated;
+    ASSERT_TRUE(launch(repeated, kernel_for(a), a, nullptr).ok());
+    Arguments moved = a;
+    if (a.cu_seqlens_q != nullptr)
+      moved.cu_seqlens_kv = static_cast<const std::int32_t*>(place(50));
+    else
+      moved.k_scales.data = static_cast<const float*>(place(51));
+    EXPECT_TRUE(again(repeated, moved));
+    const auto expect_refused = [&](auto change) { expect_refused_where(repeated, a, change); };
+    for (Tensor Arguments::*written : {&Arguments::out, &Arguments::lse}) {
+      const auto* const words = static_cast<const std::int32_t*>((a.*written).data);
+      const auto* const floats = static_cast<const float*>((a.*written).data);
+      if (a.cu_seqlens_q != nullptr) {
+        expect_refused([&](Arguments& b) { b.cu_seqlens_q = words + 9; });
+        expect_refused([&](Arguments& b) { b.cu_seqlens_kv = words - 2; });
+      } else {
+        expect_refused([&](Arguments& b) { b.q_scales.data = floats - 1023; });
+        expect_refused([&](Arguments& b) { b.k_scales.data = floats - 7; });
+        expect_refused([&](Arguments& b) { b.v_scales.data = floats; });
+      }
+    }
+  }
+}
+
 // A replacement that failed half-way is not reused.
 TEST_F(Repeated, LaunchesAnewAfterAFailure) {
   const Arguments a = arguments(128, 256, 1 << 20), b = arguments(128, 256, 1 << 24);

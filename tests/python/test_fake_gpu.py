@@ -126,3 +126,40 @@ def test_programs_of_jax_for_what_the_gpu_does_not_serve():
     assert all("octavo_attention" in program.as_text() for program in lower("float16"))
     with pytest.raises(NotImplementedError, match="f32"):
         lower("float32")
+
+
+@pytest.fixture
+def torch_on_gpu(monkeypatch):
+    """Makes tensors of PyTorch that claim to be on the GPU, which PyTorch itself does not see."""
+    torch = pytest.importorskip("torch")
+
+    class Parameter(torch.Tensor):  # named as the only subclass that is read like a plain tensor
+        __module__ = "torch.nn.parameter"
+        __dlpack_c_exchange_api__ = None
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+        def detach(self):
+            return self
+
+        def __dlpack_device__(self):
+            return self.on_gpu.__dlpack_device__()
+
+        def __dlpack__(self, **options):
+            return self.on_gpu.__dlpack__()
+
+    def make(array):
+        made = torch.from_numpy(array).as_subclass(Parameter)
+        made.on_gpu = OnGpu(array)
+        return made
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: 0)
+    return make
+
+
+def test_plans_of_torch_tensors(torch_on_gpu):
+    """Python keeps the plans of PyTorch's tensors: how many rows of k share a scale makes another one."""
+    q, v, out = (torch_on_gpu(numpy.zeros((1, 2, 128, 64), numpy.float16)) for _ in range(3))
+    for rows in (64, 32, 64, 16):
+        k = octavo.Quantized(torch_on_gpu(numpy.zeros((1, 2, 128, 64), numpy.int8)),
+                             torch_on_gpu(numpy.ones((1, 2, 128 // rows), numpy.float32)), "int8", "block", rows)
+        assert octavo.attention(q, k, v, out=out) is out

@@ -1,5 +1,6 @@
 """Paged KV caches, octavo.KvCache and octavo.merge_states: NumPy and PyTorch on the CPU."""
 
+import dataclasses
 import inspect
 
 import numpy
@@ -146,6 +147,84 @@ def test_decoding(normal, dtype, layout):
             for found, prompt, token in zip(rows, prompts[sequence], (k, v)):
                 numpy.testing.assert_array_equal(found[0, :, :-1], prompt)
                 numpy.testing.assert_array_equal(found[0, :, -1], token[slot, 0])
+
+
+def int4_cache(normal, group):
+    cache = octavo.KvCache(8, HEADS, 64, page_size=PAGE, dtype="int4", group=group)
+    cache.select([cache.add_sequence()])
+    cache.append(normal(1, HEADS, 20, 64), normal(1, HEADS, 20, 64))
+    return cache
+
+
+@pytest.mark.parametrize("group", [32, 64])
+def test_int4(normal, group):
+    cache, q = int4_cache(normal, group), normal(1, 4, 2, 64)
+    found = cache.attention(q, causal="bottom_right")
+    wanted = octavo.attention(q, *cache.read(0), causal="bottom_right")
+    numpy.testing.assert_allclose(found, wanted, atol=2e-6)
+
+
+@pytest.mark.parametrize("change, exception, sentence", [
+    (lambda x: {"data": x.data[..., :0]}, ValueError, "k.scales is of another shape or not contiguous"),
+    (lambda x: {"data": x.data[..., :24]}, ValueError, "k.shape[3] is 24; supported: half the head dimension"),
+    (lambda x: {"data": x.data[:, :, 0]}, ValueError, "k.scales is of another shape"),
+    (lambda x: {"scales": x.scales[:, :, :3]}, ValueError, "k.scales is of another shape or not contiguous"),
+    (lambda x: {"scales": x.scales[:, :, ::2]}, ValueError, "k.scales is of another shape or not contiguous"),
+    (lambda x: {"scales": x.scales.astype(numpy.float32)}, TypeError, "k.scales is of float32"),
+    (lambda x: {"scales": x.scales[:7].copy()}, ValueError, "k.scales is of shape (7, 2, 4, 16); supported: (8, 2, 4, 16)"),
+    (lambda x: {"scales": x.scales.reshape(2, 8, 4, 16)}, ValueError, "k.scales is of shape (2, 8, 4, 16)"),
+    (lambda x: {"scales": x.scales.reshape(8, 4, 2, 16)}, ValueError, "k.scales is of shape (8, 4, 2, 16)"),
+    (lambda x: {"scales": x.scales.reshape(8, 2, 16, 4)}, ValueError, "k.scales is of shape (8, 2, 16, 4)"),
+    (lambda x: {"format": "int8", "granularity": "row"}, TypeError, "k.scales is of float16; supported: float32"),
+])
+def test_int4_errors(normal, change, exception, sentence):
+    cache, q = int4_cache(normal, 32), normal(1, 4, 2, 64)
+    given = cache.arguments()
+    given["k"] = dataclasses.replace(given["k"], **change(given["k"]))
+    out = numpy.full_like(q, -7)
+    with pytest.raises(exception) as error:
+        octavo.attention(q, out=out, **given)
+    assert str(error.value).startswith(sentence), error.value
+    assert (out == -7).all()
+
+
+def test_int4_is_of_pages_only(normal):
+    given = int4_cache(normal, 32).arguments()
+    with pytest.raises(ValueError, match="q is int4; supported: int4 for k and v of a paged cache"):
+        octavo.attention(given["k"], given["k"], given["v"])
+    with pytest.raises(NotImplementedError, match="k dtype is int4 without page_table"):
+        octavo.attention(normal(8, 4, 2, 64), given["k"], given["v"])
+    with pytest.raises((ValueError, NotImplementedError), match="int4"):
+        given["k"].dequantize()
+
+
+def test_rows_of_the_cache_itself_are_refused(normal):
+    cache = octavo.KvCache(8, HEADS, DIM, page_size=PAGE, dtype="float32")
+    cache.select([cache.add_sequence()])
+    cache.append(normal(1, HEADS, 20, DIM), normal(1, HEADS, 20, DIM))
+    own = cache.arguments()["k"][:1, :, :1]
+    with pytest.raises(ValueError, match="k is in memory that the cache also covers"):
+        cache.append(own, normal(1, HEADS, 1, DIM))
+    assert cache.length(0) == 20
+
+
+def test_draft_tree(normal):
+    """A tree: 0 is the root of 1 and 2, 1 of 3, 2 of 4."""
+    q, k, v = normal(2, 4, 5, DIM), normal(2, HEADS, 40, DIM), normal(2, HEADS, 40, DIM)
+    tree = numpy.array([[1, 3, 5, 11, 21], [1, 3, 7, 15, 31]], numpy.int32)
+    mask = numpy.ones((2, 1, 5, 40), bool)
+    mask[:, 0, :, 35:] = (tree[:, :, None] >> numpy.arange(5)) & 1
+    numpy.testing.assert_array_equal(octavo.attention(q, k, v, draft_tree=tree),
+                                     octavo.attention(q, k, v, mask=mask))
+    for wrong, exception, sentence in [
+            (tree.astype(numpy.int64), TypeError, "draft_tree is of int64; supported: int32."),
+            (tree[:, :4], ValueError, "draft_tree is of another shape or not contiguous; supported: (2, 5)"),
+            (tree[0], ValueError, "draft_tree is of another shape"),
+            (numpy.asfortranarray(tree), ValueError, "draft_tree is of another shape or not contiguous"),
+            ([[1]], TypeError, "draft_tree is")]:
+        with pytest.raises(exception) as error:
+            octavo.attention(q, k, v, draft_tree=wrong)
+        assert str(error.value).startswith(sentence), error.value
 
 
 def test_forks_and_what_does_not_fit(normal):

@@ -1,6 +1,7 @@
 """octavo.attention and the other functions with NumPy arrays."""
 
 import ast
+import ctypes
 import inspect
 import os
 import pathlib
@@ -607,6 +608,38 @@ def test_another_number_of_rows_in_a_block_is_another_plan(normal):
         made = octavo.quantize(k, "int8", granularity="block", block_rows=block_rows)
         out = octavo.attention(q, made, v)
         close(out, reference(q, octavo.dequantize(made), v)[0], "float16")
+
+
+class Fleeting:
+    """Numbers whose memory is valid only as long as what __dlpack__ has exported."""
+
+    def __init__(self, *numbers):
+        self.memory = (ctypes.c_int32 * len(numbers))(*numbers)
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, **options):
+        memory = self.memory
+
+        class Owner:
+            __array_interface__ = {"shape": (len(memory),), "typestr": "<i4", "version": 3,
+                                   "data": (ctypes.addressof(memory), False)}
+
+            def __del__(self):
+                memory[:] = [-1] * len(memory)
+
+        return numpy.asarray(Owner()).__dlpack__(**options)
+
+
+def test_arrays_live_as_long_as_the_call(normal):
+    x = normal(20, 2, 16)
+    starts = numpy.array([0, 12, 20], numpy.int32)
+    made = octavo.quantize(x, cu_seqlens=Fleeting(*starts))
+    wanted = octavo.quantize(x, cu_seqlens=starts)
+    numpy.testing.assert_array_equal(made.data, wanted.data)
+    found = octavo.attention(x, x, x, cu_seqlens_q=Fleeting(*starts), cu_seqlens_kv=Fleeting(*starts))
+    numpy.testing.assert_array_equal(found, octavo.attention(x, x, x, cu_seqlens_q=starts, cu_seqlens_kv=starts))
 
 
 LAYOUT = """

@@ -3,6 +3,7 @@
 #include "octavo/kv_cache.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -452,6 +453,49 @@ TEST(KvCache, EveryFaultIsOneSentence) {
      "k.shape is (1, 2, 1, 16); supported: (0, 2, 1, 16): (selected sequences, heads, tokens, "
      "head_dim).");
   EXPECT_EQ(cache.add_sequence().value(), a);
+}
+
+// Rows that append() reads while it writes them, or that read() would write over.
+TEST(KvCache, RowsInTheCacheItselfAreRefused) {
+  KvCacheOptions o = small_cache();
+  o.layout = PageLayout::bshd;
+  KvCache cache = KvCache::create(o).value();
+  const std::int64_t sequence = sequence_of_length(cache, 20, 1);
+  const Tokens before = read_tokens(cache, sequence);
+  Arguments a;
+  cache.set_arguments(a);
+  const auto row_of = [](const ConstTensor& pages, std::int64_t length) {
+    Tensor t =
+        Tensor::bshd(const_cast<void*>(pages.data), DType::f32, 1, kCacheHeads, length, kCacheDim);
+    t.data = static_cast<float*>(t.data) + 5 * kCacheHeads * kCacheDim;
+    return t;
+  };
+  const NewRows one(1, 1, 2), all(1, 20, 2);
+  const std::string sentence =
+      " is in memory that the cache also covers; supported: memory apart from the cache.";
+  EXPECT_EQ(cache.append(row_of(a.k, 1), one.v_view).message(), "k" + sentence);
+  EXPECT_EQ(cache.append(one.k_view, row_of(a.k, 1)).message(), "v" + sentence);
+  EXPECT_EQ(cache.append(row_of(a.v, 1), one.v_view).message(), "k" + sentence);
+  EXPECT_EQ(cache.read(sequence, row_of(a.v, 20), all.v_view).message(), "k" + sentence);
+  EXPECT_EQ(cache.read(sequence, all.k_view, row_of(a.k, 20)).message(), "v" + sentence);
+  EXPECT_EQ(read_tokens(cache, sequence), before);
+}
+
+// It fails before it fills the list of 2^27 pages, which alone would take 1 GB.
+TEST(KvCache, ACacheThatIsTooLargeTakesNoMemory) {
+  const auto resident_kilobytes = [] {
+    rusage usage{};
+    EXPECT_EQ(getrusage(RUSAGE_SELF, &usage), 0);
+    return usage.ru_maxrss;
+  };
+  const auto before = resident_kilobytes();
+  KvCacheOptions o = small_cache();
+  o.pages = 1 << 27;
+  o.page_size = 256;
+  o.heads = 64;
+  o.head_dim = 512;
+  EXPECT_EQ(KvCache::create(o).status().code(), ErrorCode::out_of_memory);
+  EXPECT_LT(resident_kilobytes(), before + (64 << 10));
 }
 
 TEST(KvCache, OptionsAreChecked) {

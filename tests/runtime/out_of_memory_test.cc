@@ -2,6 +2,7 @@
 // missing, nothing is written, and the next call is right and has all threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -293,22 +294,33 @@ TEST_F(OutOfMemory, InQuantizationAndTheOracle) {
   };
   expect_failures(
       [&] { return quantize(values, options, quantized, scales.data(), mean.data()).code(); });
+  // A varlen batch of two sequences, of which neither is written if the other fails.
   const std::array<std::int32_t, 3> starts = {0, 12, 20};
   ConstTensor tokens = values;
   tokens.shape[0] = 1;
   Tensor of_tokens = quantized;
   of_tokens.shape[0] = 1;
+  int written = 0;
   expect_failures([&] {
-    return quantize({.x = tokens,
-                     .quantized = of_tokens,
-                     .scales = scales.data(),
-                     .mean = mean.data(),
-                     .cu_seqlens = starts.data(),
-                     .sequences = 2,
-                     .max_seqlen = 20},
-                    options, Device{})
-        .code();
+    std::fill(codes.begin(), codes.end(), std::uint8_t{0xa5});
+    std::fill(scales.begin(), scales.end(), -7.0f);
+    std::fill(mean.begin(), mean.end(), -7.0f);
+    const Status status = quantize({.x = tokens,
+                                    .quantized = of_tokens,
+                                    .scales = scales.data(),
+                                    .mean = mean.data(),
+                                    .cu_seqlens = starts.data(),
+                                    .sequences = 2,
+                                    .max_seqlen = 20},
+                                   options, Device{});
+    const auto is = [](auto wanted) { return [=](auto value) { return value == wanted; }; };
+    const bool untouched = std::all_of(codes.begin(), codes.end(), is(std::uint8_t{0xa5})) &&
+                           std::all_of(scales.begin(), scales.end(), is(-7.0f)) &&
+                           std::all_of(mean.begin(), mean.end(), is(-7.0f));
+    if (status.ok() == untouched) ++written;
+    return status.code();
   });
+  EXPECT_EQ(written, 0);
   expect_failures([&] { return dequantize(quantized, {scales.data()}, copy).code(); });
   expect_failures([&] { return convert(values, copy).code(); });
   expect_failures([&] { return random_normal(values, 1, 2).code(); });

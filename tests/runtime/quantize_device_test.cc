@@ -189,6 +189,43 @@ TEST(QuantizeOnDevice, VarlenBatchIsQuantizedBySequence) {
     }
 }
 
+// The columns of a transposed varlen batch are more than those of a tensor of as many tokens: rows
+// and other tensors must be apart by all of them.
+TEST(QuantizeOnDevice, TransposedSequencesKeepApart) {
+  constexpr std::int64_t kTokens = 40, kWide = 16, kSequences = 5;
+  const std::int64_t columns = transposed_columns(kTokens, kSequences);
+  ASSERT_GT(columns, transposed_columns(kTokens));
+  RandomValues x({1, 1, kTokens, kWide});
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(kWide * columns), kPoison);
+  std::vector<float> scales(kSequences * kWide);
+  const std::vector<std::int32_t> starts = {0, 3, 9, 20, 31, 40};
+  const QuantizeOptions options{.granularity = Granularity::channel, .layout = VLayout::transposed};
+  QuantizeArguments a{.x = x.view,
+                      .quantized = Tensor::bhsd(bytes.data(), DType::e4m3, 1, 1, kWide, columns),
+                      .scales = scales.data(),
+                      .cu_seqlens = starts.data(),
+                      .sequences = kSequences,
+                      .max_seqlen = 11};
+  for (const Device device : devices_here()) ASSERT_EQ(quantize(a, options, device).message(), "");
+  std::fill(bytes.begin(), bytes.end(), kPoison);
+  const auto is = [&](const QuantizeArguments& given, const std::string& sentence) {
+    for (const Device device : devices_here())
+      EXPECT_EQ(quantize(given, options, device).message(), sentence);
+    for (const std::uint8_t byte : bytes) ASSERT_EQ(byte, kPoison);
+  };
+  QuantizeArguments close = a;
+  close.quantized.stride[2] = transposed_columns(kTokens);
+  is(close, "quantized.stride[2] is 48; supported: more than " + std::to_string(columns - 1) +
+                ", so that no two elements share memory.");
+  QuantizeArguments over = a;
+  over.scales = reinterpret_cast<float*>(bytes.data() + bytes.size() - 64);
+  is(over, "quantized is in memory that scales also covers; supported: memory apart from scales.");
+  QuantizeArguments narrow = a;
+  narrow.quantized.shape[3] = transposed_columns(kTokens);
+  is(narrow, "quantized.shape is (1, 1, 16, 48); supported: (1, 1, 16, " + std::to_string(columns) +
+                 "), those of x transposed.");
+}
+
 TEST(QuantizeOnDevice, OperandsNeedNoPassBeforeTheKernel) {
   const auto v = operand_quantization(Operand::v, Precision::fp8, 64, kOnCpu);
   ASSERT_TRUE(v.ok());

@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include "attention/mask.h"
+#include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "base/error.h"
 #include "base/tensor_checks.h"
@@ -87,6 +88,26 @@ Bytes bytes_of(const BasicTensor<Void>& t) {
 }
 bool disjoint(const Bytes& a, const Bytes& b) { return a.end <= b.begin || b.end <= a.begin; }
 
+// Whether `written` is apart from the arrays that a plain call has beside its tensors: the starts
+// of sequences, and scales.
+bool is_apart_from_arrays(const Arguments& a, const Bytes& written) {
+  const auto is_apart = [&written](const void* data, std::int64_t numbers) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    return disjoint(written, {begin, begin + static_cast<std::uintptr_t>(numbers) * sizeof(float)});
+  };
+  const auto are_apart = [&](const ConstTensor& t, const Scales& scales, std::int64_t longest) {
+    return !is_8bit(t.dtype) || is_apart(scales.data, scales_extent(a, t, scales, longest));
+  };
+  const bool varlen = is_varlen(a);
+  if (varlen &&
+      !(is_apart(a.cu_seqlens_q, a.sequences + 1) && is_apart(a.cu_seqlens_kv, a.sequences + 1)))
+    return false;
+  const std::int64_t rows = varlen ? a.max_seqlen_q : a.q.shape[2];
+  const std::int64_t keys = varlen ? a.max_seqlen_kv : a.k.shape[2];
+  return are_apart(a.q, a.q_scales, rows) && are_apart(a.k, a.k_scales, keys) &&
+         are_apart(v_by_rows(a), a.v_scales, keys) && are_apart(a.out, a.out_scales, rows);
+}
+
 bool scales_of_heads(const Arguments& a) {
   return is_8bit(a.out.dtype) && a.out_scales.granularity == Granularity::head;
 }
@@ -102,11 +123,10 @@ bool can_skip_amax_validation(const Arguments& a) {
   if (scales_of_heads(a) && a.out_scales.stride) return false;
   const Bytes amax = bytes_of_heads(a, a.out_amax);
   if (amax.begin % sizeof(float) != 0 || amax.end < amax.begin) return false;
-  const bool off_scales =
-      !is_8bit(a.out.dtype) || disjoint(amax, bytes_of_heads(a, a.out_scales.data));
   const bool off_lse = a.lse.data == nullptr || disjoint(amax, bytes_of(a.lse));
-  return off_scales && off_lse && disjoint(amax, bytes_of(a.q)) && disjoint(amax, bytes_of(a.k)) &&
-         disjoint(amax, bytes_of(a.v)) && disjoint(amax, bytes_of(a.out));
+  return off_lse && is_apart_from_arrays(a, amax) && disjoint(amax, bytes_of(a.q)) &&
+         disjoint(amax, bytes_of(a.k)) && disjoint(amax, bytes_of(a.v)) &&
+         disjoint(amax, bytes_of(a.out));
 }
 
 // Whether the addresses need no full validation: aligned for TMA, inside the address space, and the
@@ -118,11 +138,11 @@ bool can_skip_validation(const Arguments& a) {
   for (const Bytes& x : {q, k, v, out})
     if (x.begin == 0 || x.end < x.begin) return false;
   if (!disjoint(out, q) || !disjoint(out, k) || !disjoint(out, v)) return false;
-  if (!can_skip_amax_validation(a)) return false;
+  if (!can_skip_amax_validation(a) || !is_apart_from_arrays(a, out)) return false;
   if (a.lse.data == nullptr) return true;
   const Bytes lse = bytes_of(a.lse);
-  return lse.begin % 4 == 0 && lse.end >= lse.begin && disjoint(lse, q) && disjoint(lse, k) &&
-         disjoint(lse, v) && disjoint(lse, out);
+  return lse.begin % 4 == 0 && lse.end >= lse.begin && is_apart_from_arrays(a, lse) &&
+         disjoint(lse, q) && disjoint(lse, k) && disjoint(lse, v) && disjoint(lse, out);
 }
 
 std::uint64_t next_plan() {

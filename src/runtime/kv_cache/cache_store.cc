@@ -163,15 +163,15 @@ Status CacheStore::allocate(const KvCacheOptions& o, Device device) {
   const auto batch = static_cast<std::size_t>(o.max_batch);
   const std::size_t cache_bytes = pages * page_bytes(memory_.k);
   const std::size_t scale_bytes = pages * page_scale_bytes_;
-  const std::vector<std::int32_t> table(batch * static_cast<std::size_t>(o.pages_per_sequence), 0);
-  const std::vector<std::int32_t> counters(2 * batch + 1, 0);
-  const std::size_t word = sizeof(std::int32_t);
+  const std::size_t table_words = batch * static_cast<std::size_t>(o.pages_per_sequence);
+  const std::size_t counter_words = 2 * batch + 1;
+  constexpr std::size_t kWord = sizeof(std::int32_t);
   for (const auto& [buffer, bytes] : {std::pair{&k_, cache_bytes},
                                       {&v_, cache_bytes},
                                       {&k_scales_, scale_bytes},
                                       {&v_scales_, scale_bytes},
-                                      {&table_, table.size() * word},
-                                      {&counters_, counters.size() * word}}) {
+                                      {&table_, table_words * kWord},
+                                      {&counters_, counter_words * kWord}}) {
     Result<Buffer> made = Buffer::make(device, bytes);
     if (!made.ok()) return made.status();
     *buffer = *std::move(made);
@@ -182,8 +182,9 @@ Status CacheStore::allocate(const KvCacheOptions& o, Device device) {
   auto* const words = static_cast<std::int32_t*>(counters_.data());
   batch_ = {static_cast<std::int32_t*>(table_.data()), o.pages_per_sequence, words, words + batch,
             reinterpret_cast<std::uint32_t*>(words + 2 * batch)};
-  OCTAVO_RETURN_IF_ERROR(upload(table_.data(), table.data(), table.size() * word, nullptr));
-  OCTAVO_RETURN_IF_ERROR(upload(words, counters.data(), counters.size() * word, nullptr));
+  const std::vector<std::int32_t> zeros(std::max(table_words, counter_words), 0);
+  OCTAVO_RETURN_IF_ERROR(upload(table_.data(), zeros.data(), table_words * kWord, nullptr));
+  OCTAVO_RETURN_IF_ERROR(upload(words, zeros.data(), counter_words * kWord, nullptr));
   return wait(nullptr);
 }
 

@@ -74,19 +74,16 @@ Status check_rotary(const Rotary& r, const KvCacheOptions& o, std::int64_t longe
 
 class KvCache::Impl {
  public:
-  static Result<std::unique_ptr<Impl>> make(const KvCacheOptions& options, Device device) {
-    auto made = std::make_unique<Impl>(options, device);
-    Result<std::unique_ptr<CacheStore>> store = CacheStore::make(made->options_, device);
+  static Result<std::unique_ptr<Impl>> make(KvCacheOptions options, Device device) {
+    if (options.pages_per_sequence == 0)
+      options.pages_per_sequence = std::min(options.pages, kLargestDimension / options.page_size);
+    // First, because it fails if the cache is too large, and takes most memory.
+    Result<std::unique_ptr<CacheStore>> store = CacheStore::make(options, device);
     if (!store.ok()) return store.status();
-    made->store_ = *std::move(store);
-    return made;
+    return std::make_unique<Impl>(options, device, *std::move(store));
   }
-  Impl(const KvCacheOptions& options, Device device)
-      : options_(options), device_(device), pool_(options.pages) {
-    if (options_.pages_per_sequence == 0)
-      options_.pages_per_sequence =
-          std::min(options_.pages, kLargestDimension / options_.page_size);
-  }
+  Impl(const KvCacheOptions& options, Device device, std::unique_ptr<CacheStore> store)
+      : options_(options), device_(device), pool_(options.pages), store_(std::move(store)) {}
 
   const KvCacheOptions& options() const { return options_; }
   Device device() const { return device_; }
@@ -235,6 +232,7 @@ class KvCache::Impl {
     for (const auto& [what, t] : {std::pair{"k", k}, {"v", v}}) {
       OCTAVO_RETURN_IF_ERROR(validate_tensor(what, t));
       OCTAVO_RETURN_IF_ERROR(validate_no_self_overlap(what, t));
+      OCTAVO_RETURN_IF_ERROR(check_apart(what, t));
       if (t.dtype > DType::bf16)
         return invalid(fmt::format("{}.dtype", what), name(t.dtype), "f32, f16, bf16");
       if (t.shape != expected)
@@ -324,10 +322,19 @@ class KvCache::Impl {
     if (t.dtype > DType::bf16)
       return invalid(fmt::format("{}.dtype", what), name(t.dtype), "f32, f16, bf16");
     const std::array expected = {selected(), options_.heads, tokens, options_.head_dim};
-    if (t.shape == expected) return {};
+    if (t.shape == expected) return check_apart(what, t);
     return invalid(
         fmt::format("{}.shape", what), shape_of(t.shape),
         fmt::format("{}: (selected sequences, heads, tokens, head_dim)", shape_of(expected)));
+  }
+
+  // Rows in the cache itself would change while they are read.
+  Status check_apart(std::string_view what, const ConstTensor& rows) const {
+    const Tensor only_compared{const_cast<void*>(rows.data), rows.dtype, rows.shape, rows.stride};
+    const CacheMemory& cache = store_->memory();
+    for (const Tensor& of_cache : {cache.k, cache.v})
+      OCTAVO_RETURN_IF_ERROR(validate_apart(what, only_compared, "the cache", of_cache));
+    return {};
   }
 
   // Whether `tokens` more tokens of each selected sequence fit.
