@@ -41,7 +41,7 @@ class PackageTest(unittest.TestCase):
 
     def test_the_licence_is_an_spdx_expression_with_its_text(self):
         self.assertEqual(PROJECT["license"], "Apache-2.0")
-        self.assertEqual(PROJECT["license-files"], ["LICENSE"])
+        self.assertEqual(PROJECT["license-files"], ["LICENSE", "THIRD_PARTY_LICENSES"])
         self.assertIn("Apache License", text("LICENSE"))
         self.assertIn("\nlicense: Apache-2.0\n", text("CITATION.cff"))
         # A classifier beside the expression is refused by indexes.
