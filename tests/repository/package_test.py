@@ -64,6 +64,10 @@ class PackageTest(unittest.TestCase):
     def test_extras_are_the_frameworks_and_what_developers_need(self):
         self.assertEqual(set(PROJECT["optional-dependencies"]), {"torch", "transformers", "jax", "dev"})
 
+    def test_source_distributions_leave_out_nothing_below_the_top_folder(self):
+        for pattern in PYPROJECT["tool"]["scikit-build"]["sdist"]["exclude"]:
+            self.assertRegex(pattern, r"^/[^/]+$")
+
     def test_actions_of_workflows_are_pinned_by_commit(self):
         for path in (ROOT / ".github/workflows").iterdir():
             for action in re.findall(r"uses: (.*)", path.read_text()):
