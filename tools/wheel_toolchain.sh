@@ -28,11 +28,11 @@ if [[ ! -x $folder/venv/bin/python ]]; then
 fi
 zig=$("$folder/venv/bin/python" -c 'import ziglang; print(ziglang.__path__[0])')/zig
 
-# CMake wants one program for each tool. Zig builds its C++ library once for each kind of optimisation,
-# and at -O1 it would check undefined behaviour.
+# CMake wants one program for each tool. Optimisation and debugging are chosen here because Zig builds
+# its C++ library once for each choice, and would check undefined behaviour without optimisation.
 mkdir -p "$folder/bin"
 compiler() {
-  printf '#!/bin/sh\nexec "%s" %s -target %s-linux-gnu.%s -O2 -fno-sanitize=undefined "$@"\n' \
+  printf '#!/bin/sh\nexec "%s" %s -target %s-linux-gnu.%s -O2 -g0 -s "$@"\n' \
     "$zig" "$2" "$arch" "$glibc" >"$folder/bin/$1"
 }
 archiver() { printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$zig" "$1" >"$folder/bin/$1"; }
@@ -50,8 +50,6 @@ set(CMAKE_C_COMPILER "$folder/bin/cc")
 set(CMAKE_CXX_COMPILER "$folder/bin/c++")
 set(CMAKE_AR "$folder/bin/ar" CACHE FILEPATH "")
 set(CMAKE_RANLIB "$folder/bin/ranlib" CACHE FILEPATH "")
-set(CMAKE_EXE_LINKER_FLAGS_INIT "-s")
-set(CMAKE_MODULE_LINKER_FLAGS_INIT "-s")
 set(CMAKE_FIND_USE_CMAKE_SYSTEM_PATH OFF)
 list(APPEND CMAKE_PREFIX_PATH "$folder/prefix")
 END

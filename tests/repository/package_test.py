@@ -41,7 +41,7 @@ class PackageTest(unittest.TestCase):
 
     def test_the_licence_is_an_spdx_expression_with_its_text(self):
         self.assertEqual(PROJECT["license"], "Apache-2.0")
-        self.assertEqual(PROJECT["license-files"], ["LICENSE"])
+        self.assertEqual(PROJECT["license-files"], ["LICENSE", "THIRD_PARTY_LICENSES"])
         self.assertIn("Apache License", text("LICENSE"))
         self.assertIn("\nlicense: Apache-2.0\n", text("CITATION.cff"))
         # A classifier beside the expression is refused by indexes.
@@ -63,6 +63,10 @@ class PackageTest(unittest.TestCase):
 
     def test_extras_are_the_frameworks_and_what_developers_need(self):
         self.assertEqual(set(PROJECT["optional-dependencies"]), {"torch", "transformers", "jax", "dev"})
+
+    def test_source_distributions_leave_out_nothing_below_the_top_folder(self):
+        for pattern in PYPROJECT["tool"]["scikit-build"]["sdist"]["exclude"]:
+            self.assertRegex(pattern, r"^/[^/]+$")
 
     def test_actions_of_workflows_are_pinned_by_commit(self):
         for path in (ROOT / ".github/workflows").iterdir():
