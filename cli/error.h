@@ -9,15 +9,16 @@
 
 namespace octavo::cli {
 
-// "<subject> is <value>; supported: <supported>."
+// The error "<subject> is <value>; supported: <supported>."
 Status bad_input(std::string_view subject, std::string_view value, std::string_view supported);
 
 Status io_failure(std::string message);
 
-// The same status, with "<context>: " before its message.
+// Puts "<context>: " before the message of a status.
 Status in_context(std::string_view context, const Status& status);
 
-// In single quotes, truncated to 60 characters, everything but printable ASCII escaped.
+// Quotes a text in single quotes, truncated to 60 characters. Everything but printable ASCII is
+// escaped.
 std::string in_quotes(std::string_view text);
 
 }  // namespace octavo::cli

@@ -38,8 +38,8 @@ T require(Result<T> result) {
   return std::move(result).value();
 }
 
-// For outputs: a file that cannot be written is a failure of the run (exit code 1), but an invalid
-// name is a usage error.
+// Ends the command if an output could not be written. That is a failure of the run (exit code 1),
+// but an invalid name is a usage error.
 inline void require_written(const Status& status) {
   if (!status.ok()) {
     throw Exit(status.code() == ErrorCode::invalid_argument ? kExitUsage : kExitFailed,

@@ -1,4 +1,5 @@
-// JSON, in the library's envelope, for commands without a report type in the library.
+// Writes JSON in the library's envelope, for commands whose results have no report type in the
+// library.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,7 +16,7 @@ inline Json envelope(std::string_view kind) {
   return {{"schema", kSchemaVersion}, {"kind", kind}, {"version", version()}};
 }
 
-// A report of the library without its envelope, to nest it in another.
+// Removes the envelope of a report of the library, to nest it in another report.
 inline Json nested(const std::string& report_text) {
   Json json = Json::parse(report_text);
   for (const char* key : {"schema", "kind", "version"}) json.erase(key);

@@ -1,4 +1,4 @@
-// octavo: the command. Parses the arguments, runs one subcommand, and turns any failure into an
+// The command `octavo`: parses the arguments, runs one subcommand, and turns any failure into an
 // exit code and at most one sentence on stderr.
 #include <fmt/format.h>
 

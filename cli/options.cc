@@ -1,4 +1,4 @@
-// Shared flags: names, help texts, and conversion to the library's types.
+// The shared flags: their names, help texts, and conversion to the library's types.
 #include "options.h"
 
 #include <fmt/format.h>

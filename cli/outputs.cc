@@ -1,4 +1,4 @@
-// Several outputs: either all targets change or, on a failure before commit(), none.
+// Writes several outputs so that either all targets change or, on a failure before commit(), none.
 #include "outputs.h"
 
 #include "error.h"
@@ -10,7 +10,7 @@ void Outputs::open(std::string_view flag, const std::string& spec, std::string_v
   if (spec.empty()) return;
   for (const Target& other : targets_) {
     if (other.spec == spec) {
-      require(bad_input(flag, in_quotes(spec), "a file other than that of " + other.flag));
+      require(bad_input(flag, in_quotes(spec), "a file other than the one of " + other.flag));
     }
   }
   targets_.push_back(

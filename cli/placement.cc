@@ -7,7 +7,7 @@
 namespace octavo::cli {
 namespace {
 
-// Why the first GPU cannot be used; empty if it can.
+// The reason why the first GPU cannot be used; empty if it can.
 std::string why_no_gpu() {
   for (const DeviceInfo& info : devices()) {
     if (info.device.kind != Device::Kind::cuda || info.available) continue;

@@ -14,12 +14,11 @@ struct Placed {
   Explanation explain() const;
 };
 
-// A plan on the device that `name` selects. With "auto" the CPU is used if the GPU has no kernel
-// for the problem, or if there is no driver or GPU; an invalid problem is still an error. Throws
-// Exit.
+// Plans on the device that `name` selects. "auto" falls back to the CPU if there is no driver or
+// GPU, or no GPU kernel for the problem. An invalid problem is still an error. Throws Exit.
 Placed place(const Problem& problem, Device device, const std::string& name);
 
-// The same on the CPU after a failure that "auto" may ignore; other failures are thrown.
+// Plans on the CPU after a failure that "auto" may ignore. Throws other failures.
 Placed place_after(const Status& failure, const Problem& problem, Device device,
                    const std::string& name);
 

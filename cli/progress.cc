@@ -1,4 +1,4 @@
-// When the bar is drawn, and how it looks.
+// Draws the progress bar.
 #include "progress.h"
 
 #include <fmt/format.h>

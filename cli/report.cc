@@ -1,4 +1,5 @@
-// One function per report: a table, what it means, and what failed.
+// The library's reports as readable text, one function for each: a table, what it means, and what
+// failed.
 #include "report.h"
 
 #include <fmt/format.h>
@@ -54,7 +55,7 @@ std::string failure_lines(const std::vector<std::string>& failures) {
 std::string percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
 std::string times(double ratio) { return fmt::format("{:.1f}x", ratio); }
 
-// How far the quartiles lie from the median, as one number.
+// The distance of the quartiles from the median, as one number.
 std::string spread(const BenchRow& row) {
   if (row.median_us <= 0) return "-";
   return fmt::format("{:.1f}%", 100 * (row.high_us - row.low_us) / row.median_us);

@@ -8,7 +8,7 @@
 
 namespace octavo::cli {
 
-// At most 64 MiB; an error message starts with the flag and the path.
+// Reads at most 64 MiB. Error messages begin with the flag and the path.
 Result<std::string> read_text_file(std::string_view flag, const std::string& path);
 
 }  // namespace octavo::cli

@@ -8,7 +8,7 @@
 Requests have prompts and answers of different lengths. As soon as one is answered, the next one takes
 its place: its prompt is computed at once, and from then on it gets a token in each step, together with all
 other requests of the batch. K and V are in pages that any sequence may take (octavo.KvCache), in the type
-of the model or in 8 bits. PyTorch's scaled_dot_product_attention does the same over tensors that have
+of the model, in 8 or in 4 bits. PyTorch's scaled_dot_product_attention does the same over tensors that have
 room for the longest sequence in every place of the batch.
 
 The model is trained first, for a minute on a CPU, on Python's language reference; nothing is downloaded.
@@ -31,6 +31,7 @@ from torch import Tensor, nn
 import octavo
 
 PAGE = 16  # tokens of a page
+GROUP = 32  # int4: channels that share a scale and a zero
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,10 +136,11 @@ class PagedCache:
         self.pages = batch * sizes.context // PAGE * 2 // 3  # most sequences are not the longest
         self.reserved = {}
         self.layers = [octavo.KvCache(self.pages, sizes.kv_heads, sizes.head_dim, page_size=PAGE, dtype=dtype,
-                                      max_batch=batch, device=device) for _ in range(sizes.layers)]
-        scales = 0 if dtype in ("float32", "bfloat16") else 4  # one for each row of each head
-        of_head = sizes.head_dim * {"float32": 4, "bfloat16": 2}.get(dtype, 1) + scales
-        self.bytes_per_token = 2 * sizes.layers * sizes.kv_heads * of_head
+                                      max_batch=batch, group=GROUP, device=device) for _ in range(sizes.layers)]
+        value_bytes = {"float32": 4, "bfloat16": 2, "int4": 0.5}.get(dtype, 1)
+        # A row of a head has a float32 scale in 8 bits, and a float16 scale and zero per group in 4.
+        scales = {"float32": 0, "bfloat16": 0, "int4": 4 * sizes.head_dim // GROUP}.get(dtype, 4)
+        self.bytes_per_token = int(2 * sizes.layers * sizes.kv_heads * (sizes.head_dim * value_bytes + scales))
 
     def fits(self, tokens: int) -> bool:
         return sum(self.reserved.values()) + -(-tokens // PAGE) <= self.pages
@@ -309,7 +311,7 @@ def run(sizes: Sizes, caches: list[str], count: int, batch: int, train_steps: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--caches", default="native,float8_e4m3fn,int8", help="types of Octavo's cache")
+    parser.add_argument("--caches", default="native,float8_e4m3fn,int8,int4", help="types of Octavo's cache")
     parser.add_argument("--requests", type=int, default=48)
     parser.add_argument("--batch", type=int, default=16, help="the most requests at once")
     parser.add_argument("--train-steps", type=int, default=300)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# lint.sh: runs clang-format over the tree, then clang-tidy (configured and explained in
-# .clang-tidy) over every file of the build.
+# lint.sh [COMMIT]: runs clang-format over the tree, then clang-tidy (configured and explained in
+# .clang-tidy) over every file of the build; with a commit only over those that have changed since this
+# branch left it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,6 +14,15 @@ cmake --preset debug >/dev/null
 # nanobind.
 outside='^examples/'
 grep -q /python/src/ build-debug/compile_commands.json || outside='^examples/|^python/'
-tools/sources.sh | grep '\.cc$' | grep -vE "$outside" |
-  xargs -P "${JOBS:-2}" -n 4 clang-tidy --quiet -p build-debug
+if (($#)); then
+  files=$(git diff --name-only --diff-filter=d --merge-base "$1" -- '*.cc')
+else
+  files=$(tools/sources.sh | grep '\.cc$')
+fi
+files=$(grep -vE "$outside" <<<"$files" || true)
+if [[ ! $files ]]; then
+  echo "clang-tidy: no file has changed"
+  exit 0
+fi
+xargs -P "${JOBS:-2}" -n 4 clang-tidy --quiet -p build-debug <<<"$files"
 echo "clang-tidy: clean"

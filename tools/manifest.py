@@ -126,7 +126,7 @@ def differences(folder):
         elif name not in listed:
             yield f"{name}: is not in the manifest."
         elif listed[name] != present[name]:
-            yield f"{name}: is not the file that the manifest has the digest of."
+            yield f"{name}: does not have the digest that the manifest states."
 
 
 def manifest(folder, command, commit):

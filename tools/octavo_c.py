@@ -40,6 +40,10 @@ class BlockMask(ctypes.Structure):
                 ("bit_indices", c_void_p), ("bits", c_void_p), ("bit_blocks", c_int64)]
 
 
+class GroupScales(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("channels", c_int64)]
+
+
 class Arguments(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("q", Tensor), ("k", Tensor), ("v", Tensor), ("out", Tensor),
                 ("lse", Tensor), ("has_scale", c_int32), ("scale", c_float), ("q_scales", Scales),
@@ -51,7 +55,8 @@ class Arguments(ctypes.Structure):
                 ("leftpad_q", c_void_p), ("leftpad_kv", c_void_p), ("bias", Tensor),
                 ("mask", Tensor), ("alibi_slopes", c_void_p), ("alibi_batch_stride", c_int64),
                 ("sinks", c_void_p), ("page_table_stride", c_int64),
-                ("pages_per_sequence", c_int64), ("block_mask", BlockMask)]
+                ("pages_per_sequence", c_int64), ("block_mask", BlockMask), ("k_groups", GroupScales),
+                ("v_groups", GroupScales), ("draft_tree", c_void_p)]
 
 
 class BackwardArguments(ctypes.Structure):

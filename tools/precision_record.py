@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the record that precision=auto uses, from the reports of `octavo accuracy --json` on a GPU.
 
-usage: precision_record.py            writes src/runtime/precision_record.h
+usage: precision_record.py            writes src/runtime/plan/precision_record.h
        precision_record.py --check    fails if it says something else
 """
 
@@ -12,7 +12,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = "evidence/nvidia-h200/accuracy.json"
-TARGET = "src/runtime/precision_record.h"
+TARGET = "src/runtime/plan/precision_record.h"
 TIMED = "normal"  # the distribution whose sizes are timed
 
 
@@ -51,7 +51,7 @@ def header(report):
         "#include <array>",
         "#include <string_view>",
         "",
-        '#include "runtime/automatic_plan.h"',
+        '#include "runtime/plan/automatic_plan.h"',
         "",
         "namespace octavo {",
         "",

@@ -13,7 +13,7 @@
 #include <iterator>
 #include <thread>
 
-#include "emulator/conformance.h"
+#include "emulator/selftest/conformance.h"
 #include "gpu/driver/context.h"
 #include "gpu/jit/kernel_store.h"
 

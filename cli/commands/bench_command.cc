@@ -34,7 +34,7 @@ struct BenchFlags {
   std::string config;
 };
 
-// Whether a flag of two words is the second.
+// Whether a flag with two possible words has the second of them.
 bool second_of(const char* flag, const std::string& word, std::string_view first,
                std::string_view second) {
   if (word != first && word != second)

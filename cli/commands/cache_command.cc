@@ -72,7 +72,7 @@ void list_entries(JsonFlag& json_flag) {
 void remove_entries(const std::vector<std::string>& keys, bool all) {
   if (all == !keys.empty()) {
     throw Exit(kExitUsage, bad_input("the selection", all ? "keys and --all" : "empty",
-                                     "keys (the first digits will do), or --all")
+                                     "keys (or their first digits), or --all")
                                .message());
   }
   int removed = 0;
@@ -92,7 +92,7 @@ std::string_view where_text(KernelExplanation::Where where) {
   using enum KernelExplanation::Where;
   return where == embedded ? "embedded in the library"
          : where == disk   ? "in the cache"
-                           : "nowhere yet: the first use compiles it";
+                           : "nowhere yet; it is compiled when it is first used";
 }
 
 void explain_config(const std::string& config, JsonFlag& json_flag) {

@@ -1,5 +1,5 @@
-// The subcommands. Each adds itself to the command line. The one that the user called runs and sets
-// the exit code, or throws Exit.
+// The subcommands. Each function adds a subcommand to the command line. The subcommand that the
+// user called runs and sets the exit code, or throws Exit.
 #pragma once
 
 namespace CLI {

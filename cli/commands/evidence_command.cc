@@ -25,13 +25,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The result of a child process, at most `most` bytes: more is an error, and the child is ended.
+// The output of a child process. More than `most` bytes are an error, and the child is ended.
 struct Unpacked {
   std::string bytes;
   bool ok = false;
 };
 
-// gzip's output. Its input is the opened file and not a name, so the bytes cannot change under it.
+// Decompresses a file with gzip. gzip reads the opened file and not a path, so the file cannot be
+// replaced meanwhile.
 Unpacked gunzip(const InputFile& file, std::uint64_t most) {
   int ends[2] = {-1, -1};
   if (::pipe2(ends, O_CLOEXEC) != 0) throw Exit(kExitFailed, "a pipe cannot be made.");

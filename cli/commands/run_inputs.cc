@@ -1,4 +1,5 @@
-// Files or random numbers, never a mixture.
+// Reads the inputs of `octavo run` from files, or fills them with random numbers, never a mixture
+// of both.
 #include "commands/run_inputs.h"
 
 #include <fmt/format.h>
@@ -54,7 +55,7 @@ Inputs random_inputs(const InputFlags& flags, DType dtype) {
           random_operand(dtype, kv_shape, flags.seed, 2), flags.seed};
 }
 
-// f32, of one of the shapes.
+// Loads a file of f32 values that has one of the given shapes.
 std::optional<HostTensor> load_floats(std::string_view flag, const std::string& file,
                                       const std::vector<std::vector<std::int64_t>>& shapes) {
   if (file.empty()) return std::nullopt;
@@ -84,7 +85,7 @@ std::vector<std::int32_t> parse_lengths(std::string_view flag, const std::string
   return lengths;
 }
 
-// (B,H,Sq,Skv), each dimension that or 1.
+// Loads a tensor that broadcasts to (B, H, Sq, Skv).
 std::optional<HostTensor> load_score_tensor(std::string_view flag, const std::string& file,
                                             std::optional<DType> untyped) {
   if (file.empty()) return std::nullopt;

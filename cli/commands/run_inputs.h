@@ -35,7 +35,7 @@ struct InputFlags {
   std::uint64_t seed = 42;
 };
 
-// Padding, and what changes scores.
+// The flags for padding and for modifiers of the scores.
 struct ModifierFlags {
   void add(CLI::App& app);
 
@@ -58,7 +58,7 @@ struct Modifiers {
   std::optional<HostTensor> bias, mask, alibi_slopes, sinks;
   std::vector<std::int32_t> seqlens_q, seqlens_kv, leftpad_q, leftpad_kv;  // empty: not given
 
-  // Points the arguments at these. q is (batch, heads, seqlen, head_dim).
+  // Sets the pointers of the arguments. The shape of Q is (batch, heads, seqlen, head_dim).
   void set(const Shape4& q, Arguments& arguments);
 };
 Modifiers load_modifiers(const ModifierFlags& flags, const Shape4& q);

@@ -1,5 +1,5 @@
-// The .npy reader trusts nothing: a minimal parser reads the header, a Python dict literal, and
-// memory is allocated only after the size has been checked against the file's.
+// Reads .npy files, without trusting them: a minimal parser reads the header, a Python dict
+// literal, and memory is allocated only after the size has been compared with that of the file.
 #include "tensors/npy.h"
 
 #include <fmt/format.h>
@@ -233,7 +233,7 @@ Result<HostTensor> read_npy(const ByteSource& source, std::optional<DType> untyp
     return bad_input("the data",
                      fmt::format("{} bytes long where the shape {} of {} takes {}", present,
                                  shape_text(*header.shape), name(*dtype), *bytes),
-                     "files that hold just their array");
+                     "files that hold the array and nothing else");
   }
   HostTensor tensor{*dtype, *header.shape, std::vector<std::byte>(*bytes)};
   if (Status status = source.read(located->data_begin, tensor.data); !status.ok()) return status;

@@ -18,8 +18,8 @@ namespace octavo::cli {
 Result<HostTensor> read_npy(const ByteSource& source, std::optional<DType> untyped = {});
 Result<HostTensor> parse_npy(std::span<const std::byte> bytes, std::optional<DType> untyped = {});
 
-// Everything before the data; version 1.0, padded to 64 bytes. e4m3 and e5m2 are written as |V1, so
-// that no reader takes them for integers. bf16 is not supported: convert it first.
+// The header of a file: version 1.0, padded to 64 bytes. e4m3 and e5m2 are written as |V1, so that
+// no reader takes them for integers. bf16 is not supported: convert it first.
 std::string npy_header(const HostTensor& tensor);
 
 }  // namespace octavo::cli

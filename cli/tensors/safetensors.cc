@@ -1,4 +1,5 @@
-// The .safetensors reader: every entry of the header is checked, the picked tensor alone is read.
+// Reads .safetensors files. Every entry of the header is checked, and only the requested tensor is
+// read.
 #include "tensors/safetensors.h"
 
 #include <fmt/format.h>
@@ -59,9 +60,9 @@ Result<std::string> header_text(const ByteSource& source) {
   return text;
 }
 
-// Measures a header without allocating: of brackets alone, its values would take eighty times its
-// size in memory. It also counts the names, of which the parser would keep one of two equal ones.
-// (The parser's filter callback could do both, but takes quadratic time.)
+// Measures a header without allocating, as the parsed values of a header full of brackets would
+// take eighty times its size in memory. It also counts the names, as the parser keeps only one of
+// two equal names. (The parser's filter callback could do both, but takes quadratic time.)
 class HeaderLimits : public nlohmann::json_sax<json> {
  public:
   bool within() const { return deepest_ <= kMaxDepth; }

@@ -13,13 +13,13 @@
 
 namespace octavo::cli {
 
-// The tensor `wanted`; it may be empty where the file holds one tensor only.
+// Reads the tensor named `wanted`. The name may be empty if the file holds only one tensor.
 Result<HostTensor> read_safetensors(const ByteSource& source, std::string_view wanted,
                                     std::optional<DType> untyped = {});
 Result<HostTensor> parse_safetensors(std::span<const std::byte> bytes, std::string_view wanted,
                                      std::optional<DType> untyped = {});
 
-// Everything before the data of a file that holds one tensor.
+// The header of a file that holds one tensor: everything before the data.
 std::string safetensors_header(const HostTensor& tensor, std::string_view tensor_name);
 
 }  // namespace octavo::cli

@@ -10,11 +10,11 @@
 
 namespace octavo::cli {
 
-// (1), (B, H), (B, H, blocks), (B, H, S) or (B, H, D).
+// The shape of the scales: (1), (B, H), (B, H, blocks), (B, H, S) or (B, H, D).
 std::vector<std::int64_t> scale_shape(const Shape4& shape, Granularity granularity,
                                       std::int64_t block_rows);
 
-// f32, in that shape.
+// Loads scales in f32 and checks their shape.
 HostTensor load_scales(std::string_view flag, const std::string& spec, const Shape4& shape,
                        Granularity granularity, std::int64_t block_rows);
 

@@ -1,4 +1,4 @@
-// Picks the reader or writer by the file's name.
+// Chooses the reader or writer by the name of the file.
 #include "tensors/tensor_file.h"
 
 #include <fmt/format.h>

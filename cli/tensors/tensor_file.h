@@ -1,4 +1,5 @@
-// Tensors in files, by the file's name: X.npy, X.safetensors, X.safetensors:NAME.
+// Reads and writes tensors. The name of the file decides the format: X.npy, X.safetensors,
+// X.safetensors:NAME.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// The error and the time of each precision on easy and on hard data, for `octavo accuracy`,
-// docs/precision.md and precision = automatic.
+// Measures the error and the time of each precision mode on easy and on hard data. `octavo
+// accuracy`, docs/precision.md and precision = automatic use the results.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct AccuracyOptions {
   Progress progress{};
 };
 
-// One precision on one distribution at one size: the worst result over the seeds.
+// The results of one precision mode on one distribution at one size, the worst over the seeds.
 struct AccuracyRow {
   std::string data;
   Precision precision = Precision::fp16;

@@ -13,20 +13,20 @@
 
 namespace octavo {
 
-// The files of a bundle, in memory: they are read once, so the files that are verified are the
-// files that are then used.
+// The files of a bundle, in memory. They are read only once, so the bytes that are verified are the
+// bytes that are used later.
 struct Bundle {
   std::map<std::string, std::string> files;  // contents by path
   std::set<std::string> irregular;  // paths of links, devices and the like, without content
 };
-// Neither reads more than kMostBundleBytes or kMostBundleFiles.
+// The limits of both readers below.
 inline constexpr std::uint64_t kMostBundleBytes = std::uint64_t{128} << 20;
 inline constexpr std::size_t kMostBundleFiles = 10'000;
-// From a folder with a manifest.yaml, or one that has nothing but such a folder.
+// Reads a folder that has a manifest.yaml, or whose only entry is such a folder.
 OCTAVO_API Result<Bundle> read_bundle_folder(const std::string& folder);
-// From a tar archive, not compressed, with one folder.
+// Reads an uncompressed tar archive with one folder.
 OCTAVO_API Result<Bundle> read_bundle_archive(std::string_view tar);
-// Writes the files into a new folder, or nothing.
+// Writes the files into a new folder. Writes nothing on failure.
 OCTAVO_API Status write_bundle(const Bundle& bundle, const std::string& folder);
 
 struct BundleReport {
@@ -39,7 +39,8 @@ struct BundleReport {
   std::vector<std::string> not_compared;  // what could not be compared, each with its reason
   bool passed() const { return failures.empty(); }
 };
-// An error if the files are not a bundle.
+// Compares the files with the manifest and the kernels with those of this library. It is an error
+// if the files are not a bundle.
 OCTAVO_API Result<BundleReport> verify_bundle(const Bundle& bundle);
 OCTAVO_API std::string to_json(const BundleReport& report);
 

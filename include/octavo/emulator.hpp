@@ -15,7 +15,7 @@ namespace octavo {
 // False if the library was built without it (it needs Boost.Context).
 OCTAVO_API bool has_emulator();
 
-// Sets the order of everything that the instruction set does not define, for later runs. Without a
+// Sets the order of everything that the instruction set leaves unordered, for later runs. Without a
 // seed warps run round-robin and copies complete as late as a wait allows; with a seed both are
 // pseudo-random, and the same seed gives the same order.
 OCTAVO_API void set_emulator_schedule(std::optional<std::uint64_t> seed);
@@ -28,7 +28,8 @@ struct EmulatedKernel {
 };
 OCTAVO_API std::vector<EmulatedKernel> emulated_kernels();
 
-// For each kind of hazard there are faulty kernels and their correct twins.
+// The result of one pair of test kernels: a faulty kernel, in which a hazard must be found, and its
+// correct twin.
 struct SelftestResult {
   std::string hazard;   // "copy in flight"
   std::string what;     // the fault of the faulty kernel
@@ -51,7 +52,7 @@ struct ConformanceRow {
 struct ConformanceReport {
   std::string device;  // the GPU on which the vectors were recorded
   std::vector<ConformanceRow> rows;
-  // Everything recorded is reproduced, and something was recorded.
+  // True if the emulator reproduces everything that was recorded, and something was recorded.
   bool passed() const {
     bool any = false;
     for (const ConformanceRow& row : rows) {

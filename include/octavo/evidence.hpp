@@ -1,5 +1,5 @@
-// Octavo's evidence: the fp64 oracle, reproducible random inputs, errors, and the check and bench
-// runs of the command. This header is for evaluation, not for production use.
+// Evaluation: the fp64 oracle, reproducible random inputs, errors, and what `octavo check` and
+// `octavo bench` run. Not for production use.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ namespace octavo {
 // ---------------------------------------------------------------------------------------------
 // Reference results
 
-// fp64 attention on the given arguments (8-bit inputs are dequantized with their scales;
-// options.precision is ignored). out: contiguous doubles in arguments.out's shape; lse: likewise,
-// or null. arguments.out and arguments.lse are not touched.
+// Computes attention in fp64. 8-bit inputs are dequantized with their scales, and options.precision
+// is ignored. `out` receives contiguous doubles in the shape of arguments.out; so does `lse`, which
+// may be null. arguments.out and arguments.lse are not touched.
 OCTAVO_API Status reference(const Arguments& arguments, const Options& options, double* out,
                             double* lse = nullptr);
 

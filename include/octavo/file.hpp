@@ -1,5 +1,5 @@
-// The one reader and the one writer of files, for the library and the command. Files are untrusted:
-// a FIFO or a device may stand where a file is expected, and a link may lead anywhere.
+// Reads and writes files; no other code of the library or the command does. Files are untrusted: a
+// FIFO or a device may stand where a file is expected, and a link may lead anywhere.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@
 
 namespace octavo {
 
-// A regular file, opened for reading. Every check is made on the opened file, so exchanging the
-// file in between has no effect. Messages of errors lack their subject ("is not a regular file."):
-// the caller puts the name before them.
+// A regular file, opened for reading. Every check is made on the opened file, so replacing the file
+// meanwhile has no effect. Error messages have no subject ("is not a regular file."); the caller
+// puts the name before them.
 class OCTAVO_API InputFile {
  public:
-  // A path that the user chose: links are followed.
+  // Opens a path that the user chose. Links are followed.
   static Result<InputFile> open(const std::string& path);
-  // A name that is not the user's own, relative to the directory with descriptor `directory`: it
-  // has no "..", and no part of it is a link.
+  // Opens a name that the user did not choose, relative to the directory with descriptor
+  // `directory`. Names with "..", and links in any part of the name, are refused.
   static Result<InputFile> open_inside(int directory, std::string_view name);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&&) = delete;
@@ -31,7 +31,8 @@ class OCTAVO_API InputFile {
   int descriptor() const { return descriptor_; }
   // Fills `out` from `offset`; fails if that reaches beyond size().
   Status read(std::uint64_t offset, std::span<std::byte> out) const;
-  // The whole file. A file of more than `most_bytes` is an error, and nothing is allocated for it.
+  // Reads the whole file. A file of more than `most_bytes` is an error, and nothing is allocated
+  // for it.
   Result<std::string> read_all(std::uint64_t most_bytes) const;
 
  private:
@@ -51,8 +52,8 @@ class OCTAVO_API OutputFile {
   // directly. A link is followed if this user or root made it. Open before a long computation, to
   // find out early if the result cannot be written.
   static Result<OutputFile> open(const std::string& path);
-  // A new file in the directory with descriptor `directory`, which only this user can read. Fails
-  // if the name exists. The caller removes it on failure.
+  // Creates a file in the directory with descriptor `directory`, readable only by this user. Fails
+  // if the name exists. The caller removes the file on failure.
   static Result<OutputFile> create_inside(int directory, const std::string& name);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;

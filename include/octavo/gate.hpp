@@ -70,15 +70,15 @@ struct GateOptions {
   std::string kernel_family;  // compile gate: kernels whose name starts with this; empty: all
   std::string thresholds;     // JSON text; empty: the library's own
   std::string baseline;       // JSON text of a `bench` report
-  // A baseline that cannot be compared (of another machine, or in too much noise) fails the gate.
-  // If true, the gate is then not measured.
+  // A baseline that cannot be compared, because it is of another machine or the noise is too large,
+  // fails the gate; with `baseline_optional` the gate counts as not measured.
   bool baseline_optional = false;
   std::string counters;  // JSON text of a `counters` report
   std::uint64_t seed = 42;
   int seeds = 3;  // for random problems
-  // The seed of the problems that every run draws anew, over all sizes; empty: a random seed, which
-  // the report names. A kernel can be right by accident, or by intent, for problems known in
-  // advance.
+  // The seed of problems of all sizes that every run draws anew, as a kernel may be right, by
+  // accident or intent, for problems known in advance. Empty: a random seed, which the report
+  // names.
   std::optional<std::uint64_t> draw_seed{};
   std::int64_t cases = 0;  // about this many for each part of the correctness gate; 0: all
   int kernels = 8;         // to compile now if the library has none built in; 0: all

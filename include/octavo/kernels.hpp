@@ -1,5 +1,5 @@
-// Lists the GPU kernels of this library: those compiled ahead of time, those in the disk cache, and
-// where a kernel would come from. Needs no GPU.
+// Lists the GPU kernels of this library, those compiled ahead of time and those in the disk cache,
+// and tells where a kernel would come from. Needs no GPU.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace octavo {
 
-// Read from the compiled code.
+// What the compiled code of a kernel says about it.
 struct KernelCode {
   int registers = 0;  // per thread
   int static_smem_bytes = 0;
@@ -80,10 +80,10 @@ struct KernelExplanation {
   enum class Where : std::uint8_t { embedded, disk, nowhere } where = Where::nowhere;
   KernelInfo info{};
 };
-// The kernel of a configuration with its code statistics, even if it must not be used: from the
-// library or the cache, otherwise compiled.
+// Gets the kernel of a configuration from the library or the cache, or compiles it, and returns its
+// code statistics, even if the kernel must not be used.
 OCTAVO_API Result<KernelInfo> compile_kernel(std::string_view config);
-// Where the kernel of a configuration would come from. Compiles nothing.
+// Tells where the kernel of a configuration would come from. Compiles nothing.
 OCTAVO_API Result<KernelExplanation> explain_kernel(std::string_view config);
 
 }  // namespace octavo

@@ -9,14 +9,14 @@
 //   cache.set_arguments(arguments);          // k, v, scales, page table and lengths
 //   attention(arguments, {.causal = Causal::bottom_right});
 //
-// The arrays that set_arguments() gives stay where they are as long as the cache lives. A failed
-// call leaves batch, lengths and rows as they were; an append() that fails late keeps the pages
-// that it took, as if reserve() had taken them. A cache may be used by one thread at a time.
+// The arrays that set_arguments() provides keep their addresses for the lifetime of the cache. A
+// failed call leaves batch, lengths and rows unchanged; an append() that fails late keeps the pages
+// that it took, as if reserve() had taken them. Only one thread may use a cache at a time.
 //
 // On a GPU, pages, page table and lengths are in device memory, and so are the tensors given to
-// append(). Every call is ordered by its stream, which is one and the same for all of them, and
-// only read() waits for it. append() and attention() can be captured in a CUDA graph that serves
-// growing sequences; the first append() of a type must come before:
+// append(). All calls must use the same stream, which orders them; only read() waits for it.
+// append() and attention() can be captured in a CUDA graph that serves growing sequences. The first
+// append() of each type must come before the capture:
 //
 //   cache.append(k, v, {}, stream);                   // a first token
 //   cache.reserve(1, stream);
@@ -77,8 +77,8 @@ class OCTAVO_API KvCache {
   Device device() const;
   std::int64_t free_pages() const;
 
-  // Sequences have numbers, which are used again after free_sequence(). A new one is empty; a fork
-  // has the keys of `sequence` and shares its pages.
+  // Both return the number of the new sequence. Numbers are reused after free_sequence(). An added
+  // sequence is empty; a fork has the keys of `sequence` and shares its pages.
   Result<std::int64_t> add_sequence();
   Result<std::int64_t> fork(std::int64_t sequence);
   Status free_sequence(std::int64_t sequence, Stream stream = nullptr);
@@ -91,24 +91,24 @@ class OCTAVO_API KvCache {
   std::int64_t selected() const;  // how many
 
   // Takes the pages that `tokens` more tokens of each selected sequence need, so that append() of
-  // as many changes neither the page table nor the pages of other sequences. append() does it by
-  // itself otherwise. If there are not enough pages, the status is out_of_memory.
+  // that many tokens changes neither the page table nor the pages of other sequences. Otherwise
+  // append() takes pages itself. If there are not enough pages, the status is out_of_memory.
   Status reserve(std::int64_t tokens, Stream stream = nullptr);
 
-  // Announces that a graph which has captured append() of so many tokens is launched next: takes
-  // pages for them as reserve() does, and counts them. If it fails, do not launch the graph. One
-  // that is launched without it appends nothing to a sequence without pages.
+  // Call before launching a graph that has captured append() of `tokens` tokens: takes pages for
+  // them as reserve() does, and counts the tokens. If it fails, do not launch the graph. A graph
+  // that is launched without this call appends nothing to a sequence that lacks pages.
   Status advance(std::int64_t tokens, Stream stream = nullptr);
 
-  // Appends the same number of tokens to each selected sequence: k and v are (selected, heads,
-  // tokens, head_dim), f32, f16 or bf16, on a GPU of the same type, with any strides. The lengths
-  // that set_arguments() gives grow by it. On a GPU it is one kernel, and cos and sin are in device
-  // memory.
+  // Appends the same number of tokens to each selected sequence, and adds it to the lengths that
+  // set_arguments() provides. k and v are (selected, heads, tokens, head_dim) with any strides,
+  // f32, f16 or bf16; on a GPU both have the same type. On a GPU this is one kernel, and cos and
+  // sin are in device memory.
   Status append(const ConstTensor& k, const ConstTensor& v, const Rotary& rotary = {},
                 Stream stream = nullptr);
 
-  // Sets k, v, their scales or groups, page_table and seqlens_kv of a call whose queries are (selected, Hq,
-  // Sq, D).
+  // Sets k, v, their scales or groups, page_table and seqlens_kv for a call whose queries are
+  // (selected, Hq, Sq, D).
   void set_arguments(Arguments& arguments) const;
 
   // Copies the keys and values of a sequence to (1, heads, length, head_dim), f32, f16 or bf16, in

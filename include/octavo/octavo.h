@@ -172,7 +172,7 @@ typedef struct octavo_arguments {
   const float* sinks;         /* one for each query head; NULL: none */
   int64_t page_table_stride;  /* entries from one sequence to the next */
   int64_t pages_per_sequence; /* entries of a sequence */
-  octavo_block_mask block_mask; /* block_size 0: none */
+  octavo_block_mask block_mask;           /* block_size 0: none */
   octavo_group_scales k_groups, v_groups; /* of int4 K and V */
   /* Bit j of word i of a sequence: query i sees the key of query j; B x Sq words; NULL: none */
   const int32_t* draft_tree;

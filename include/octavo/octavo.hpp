@@ -117,7 +117,8 @@ constexpr std::size_t size_bytes(DType dtype) {
 }
 constexpr bool is_8bit(DType dtype) { return dtype >= DType::e4m3 && dtype <= DType::sim8; }
 
-// How many values share a scale. Shapes of the scale array, for a tensor (B, H, S, D):
+// Which values share a scale. The comments give the shape of the scale array for a tensor (B, H, S,
+// D).
 enum class Granularity : std::uint8_t {
   tensor,   // (1)
   head,     // (B, H)
@@ -198,10 +199,10 @@ struct Scales {
 //
 //   x = scale * n + zero       n = 0 ... 15
 //
-// They are f16, contiguous, 16-byte aligned: (pages, Hkv, 2, D / channels, page_size), of each page
-// and head the scales first. An int4 tensor counts bytes: its last dimension is D / 2 and its
-// strides are bytes. Eight channels are four bytes: the low halves of the bytes hold channels 0, 4,
-// 1 and 5, the high halves 2, 6, 3 and 7.
+// The array is f16, contiguous and 16-byte aligned, of shape (pages, Hkv, 2, D / channels,
+// page_size): for each page and head first the scales, then the zeros. An int4 tensor counts bytes:
+// its last dimension is D / 2, and its strides are bytes. Eight channels take four bytes: the low
+// halves of the bytes hold channels 0, 4, 1 and 5, the high halves channels 2, 6, 3 and 7.
 struct GroupScales {
   const void* data = nullptr;
   std::int64_t channels = 64;  // of a group: 32 or 64, a divisor of D
@@ -247,8 +248,9 @@ enum class Precision : std::uint8_t {
   int8,        // QK and PV in INT8
   int8_mixed,  // QK in INT8, PV in 16 bits
   sim8,        // QK and PV from sim8 values
-  // "auto": the fastest of the above, by the recorded times, whose worst recorded error over all
-  // distributions is within Options::max_error. The plan picks it; explain() says why.
+  // "auto": of the modes above whose worst recorded error over all distributions is within
+  // Options::max_error, the one with the shortest recorded time. The plan picks it; explain() says
+  // why.
   automatic,
 };
 // Every precision except `automatic`.
@@ -286,26 +288,28 @@ struct Options {
   // that of `causal`, or bottom_right if causal is none.
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
-  // Scores become softcap * tanh(score / softcap), before bias and ALiBi are added; 0: they stay.
+  // Scores become softcap * tanh(score / softcap) before bias and ALiBi are added; 0: no softcap.
   float softcap = 0;
   Precision precision = Precision::native;
   float max_error = 0;  // for Precision::automatic: of an output, for inputs of about unit variance
   Quantization quantization{};
   bool batch_invariant = false;  // a row's bits do not depend on the rest of the batch
   // On a GPU the kernel may start before the preceding kernel of the stream ends (programmatic
-  // dependent launch) and waits for its results itself. Kernels without support ignore it.
+  // dependent launch), and itself waits for the results of that one. Kernels without support ignore
+  // it.
   bool overlap_launch = false;
-  // On a GPU, how many SMs a persistent kernel leaves free, e.g. for communication; fewer than the
-  // GPU has. Kernels that launch one CTA for each tile, the backward pass and the CPU ignore it.
+  // On a GPU, the number of SMs that a persistent kernel leaves free, e.g. for communication. It
+  // must be less than the number of SMs. Kernels that launch one CTA for each tile, the backward
+  // pass and the CPU ignore it.
   std::int64_t sm_margin = 0;
   bool operator==(const Options&) const = default;
 };
 
 // Which blocks of keys each block of queries attends to, in the layout of PyTorch's FlexAttention:
-// a block is block_size queries by block_size keys, counted from the first of the tensors. A query
-// sees the keys of the blocks that either list has for its block, as far as the bits, the causal
-// mask and the window let it. The arrays are contiguous and on the device. Their contents are not
-// trusted but clamped; the CPU refuses indices out of range, out of order or in both lists.
+// a block is block_size queries by block_size keys, counted from the first of the tensors. Two
+// lists for each block of queries name the blocks of keys that it sees; bits, the causal mask and
+// the window may hide keys of these. The arrays are contiguous and on the device. Their contents
+// are not trusted but clamped; the CPU refuses indices out of range, out of order or in both lists.
 struct BlockMask {
   std::int64_t block_size = 0;        // 64 or 128; 0: no block mask
   std::int64_t batch = 1, heads = 1;  // of the arrays: those of q, or 1, which holds for all
@@ -347,10 +351,10 @@ struct Arguments {
   // computed. Contiguous floats on the device: one, or (B, Hq) if out_scales are per head.
   float* out_amax = nullptr;
 
-  // Varlen batch, if not null: sequence b holds tokens [cu[b], cu[b+1]) of a tensor with B = 1.
-  // The arrays have sequences + 1 entries on the device; their contents are not trusted but
-  // clamped to the tensor. Decreasing ones are refused on the CPU; on a GPU a sequence that begins
-  // before an earlier entry is empty.
+  // Varlen batch, if not null: sequence b holds tokens [cu[b], cu[b+1]) of a tensor with B = 1. The
+  // arrays have sequences + 1 entries on the device. Their contents are not trusted but clamped to
+  // the tensor. The CPU refuses entries that decrease; on a GPU a sequence that begins before an
+  // earlier entry is empty.
   const std::int32_t* cu_seqlens_q = nullptr;
   const std::int32_t* cu_seqlens_kv = nullptr;
   std::int64_t sequences = 0;
@@ -361,8 +365,8 @@ struct Arguments {
   // seqlens[b]) of its batch entry, and the others are padding. Arrays of B entries on the device;
   // null leftpad: 0; null seqlens: all rows behind the padding on the left. Contents are clamped to
   // the tensor; the CPU refuses those outside. Masks count from the first row of the sequence.
-  // Padding in q gets output 0 and lse -infinity. Padding in k and v is not read. Not together with
-  // cu_seqlens.
+  // Padding of q gets output 0 and lse -infinity. Padding of k and v is not read. Cannot be
+  // combined with cu_seqlens.
   const std::int32_t* seqlens_q = nullptr;
   const std::int32_t* seqlens_kv = nullptr;
   const std::int32_t* leftpad_q = nullptr;
@@ -374,15 +378,15 @@ struct Arguments {
   // and holds at most pages_per_sequence * page_size; rows and pages beyond a length are not read.
   // The table is on the device. Its entries and the lengths are clamped; the CPU refuses those
   // outside. Scales of an 8-bit cache are per tensor, per head (1, Hkv), per row (pages, Hkv,
-  // page_size), or per block of page_size rows (pages, Hkv, 1). Q has 16 or 32 bits, causal is none
-  // or bottom_right. Not together with cu_seqlens, leftpad_kv, bias or mask.
+  // page_size), or per block of page_size rows (pages, Hkv, 1). Q has 16 or 32 bits, and causal is
+  // none or bottom_right. Cannot be combined with cu_seqlens, leftpad_kv, bias or mask.
   const std::int32_t* page_table = nullptr;
   std::int64_t page_table_stride = 0;   // entries from one sequence to the next
   std::int64_t pages_per_sequence = 0;  // entries of a sequence
 
   // Changes to the scores s = scale * q k, in this order: softcap (Options), bias, ALiBi, mask.
-  // Bias and mask are indexed by rows of the tensors, padding included; each of their dimensions is
-  // that of (B, Hq, Sq, Skv) or 1, which holds for all. Not in a varlen batch.
+  // Bias and mask are indexed by rows of the tensors, padding included. They broadcast to (B, Hq,
+  // Sq, Skv): each of their dimensions is that one or 1. Cannot be combined with cu_seqlens.
   ConstTensor bias{};  // f16, bf16 or f32, added to s; -infinity hides a key; null data: none
   ConstTensor mask{};  // boolean: 0 hides the key; null data: none
   // ALiBi: s -= slope * |diagonal - key|, where the diagonal is that of the window. Hq floats on
@@ -392,14 +396,14 @@ struct Arguments {
   // Attention sinks: Hq floats on the device. exp(sink) is added to the denominator of the softmax,
   // and lse includes it.
   const float* sinks = nullptr;
-  // Block-sparse attention, if block_size is not 0: hidden blocks cost nothing. Not together with
-  // cu_seqlens, padding or a paged cache.
+  // Block-sparse attention, if block_size is not 0: hidden blocks cost nothing. Cannot be combined
+  // with cu_seqlens, padding or a paged cache.
   BlockMask block_mask{};
   GroupScales k_groups{}, v_groups{};  // required for int4 K and V, ignored for others
-  // The tree of drafts that speculative decoding verifies, if not null: the queries of a sequence
-  // are its last keys, of which query i sees only those whose bit is set: bit j of word i is that
-  // of query j. A causal mask or window hides further keys. B x Sq words on the device, of at most
-  // 32 queries. Not together with cu_seqlens or a block mask; on a GPU, not with bias or mask.
+  // A draft tree of speculative decoding, if not null: the last keys of a sequence are those of its
+  // queries, and query i sees the key of query j only if bit j of word i is set. A causal mask or
+  // window hides further keys. B x Sq words on the device; Sq is at most 32. Cannot be combined
+  // with cu_seqlens or a block mask, nor on a GPU with bias or mask.
   const std::int32_t* draft_tree = nullptr;
 };
 
@@ -445,9 +449,9 @@ struct Problem {
 // Checks every argument and returns the Problem that they describe.
 OCTAVO_API Result<Problem> problem_of(const Arguments& arguments, const Options& options = {});
 
-// The backward pass: the gradients of a loss with respect to Q, K, V, the bias and the sinks, from
-// its gradient with respect to the output. All tensors but lse, bias, dbias and mask have one
-// dtype: f32, f16 or bf16. The strides of each are its own.
+// The backward pass computes the gradients of a loss with respect to Q, K, V, the bias and the
+// sinks from its gradient with respect to the output. All tensors except lse, bias, dbias and mask
+// have the same dtype, f32, f16 or bf16. Each tensor has its own strides.
 struct BackwardArguments {
   ConstTensor q{};     // (B, Hq, Sq, D), as in the forward pass
   ConstTensor k{};     // (B, Hkv, Skv, D)
@@ -456,14 +460,14 @@ struct BackwardArguments {
   ConstTensor lse{};   // (B, Hq, Sq, 1), f32, as the forward pass writes it
   ConstTensor dout{};  // (B, Hq, Sq, D), the gradient of out
 
-  // Written: no two elements may share memory, with each other or with an input. dk and dv are the
-  // sums over the query heads that share a KV head. Padding gets zeros.
+  // The outputs. Their elements may not overlap each other or an input. dk and dv are sums over the
+  // query heads that share a KV head. Padding gets zeros.
   Tensor dq{};  // (B, Hq, Sq, D)
   Tensor dk{};  // (B, Hkv, Skv, D)
   Tensor dv{};  // (B, Hkv, Skv, D)
   // The gradient of bias, in its shape, in f32 or in its dtype; null data: not computed. An entry
-  // that holds for several scores gets the sum of their gradients. On a GPU the last two dimensions
-  // of bias must be Sq and Skv.
+  // that is broadcast to several scores gets the sum of their gradients. On a GPU the last two
+  // dimensions of bias must be Sq and Skv.
   Tensor dbias{};
   float* dsinks = nullptr;  // Hq floats on the device; null: not computed
 
@@ -489,12 +493,13 @@ struct BackwardArguments {
 };
 
 // Checks every argument and returns the Problem of the forward pass, with lse. The options are
-// those of the forward pass; precision must be native, or the dtype of the tensors, and V must have
+// those of the forward pass. Precision must be native or the dtype of the tensors, and V must have
 // as many columns as Q.
 OCTAVO_API Result<Problem> problem_of(const BackwardArguments& arguments,
                                       const Options& options = {});
 
-// "B=1 Hq=8 Hkv=8 Sq=512 Skv=512 D=64 f16 causal=top_left", for tables and logs.
+// Describes a problem for tables and logs, such as "B=1 Hq=8 Hkv=8 Sq=512 Skv=512 D=64 f16
+// causal=top_left".
 OCTAVO_API std::string describe(const Problem& problem);
 
 // ---------------------------------------------------------------------------------------------
@@ -564,10 +569,10 @@ class OCTAVO_API Plan {
   const Problem& problem() const;
   Explanation explain() const;
 
-  // The bytes that run() needs for the plan's own lengths, or for those of `arguments`. The second
-  // is no larger than the first if no length is larger and a varlen tensor has at most
-  // sequences * max_len tokens. The result is constant: on a CPU it is sized for the number of
-  // threads at the time the plan was made. A larger workspace lets a run use more threads.
+  // The bytes that run() needs for the plan's own lengths, or for the lengths of `arguments`. The
+  // second number is no larger than the first if no length is larger and a varlen tensor has at
+  // most sequences * max_len tokens. The result is constant: on a CPU it is sized for the number of
+  // threads when the plan was made. With a larger workspace a run can use more threads.
   std::size_t workspace_bytes() const;
   std::size_t workspace_bytes(const Arguments& arguments) const;
 
@@ -585,8 +590,8 @@ OCTAVO_API Result<Plan> plan(const Problem& problem, Device device = {});
 OCTAVO_API Status attention(const Arguments& arguments, const Options& options = {},
                             Device device = {}, Stream stream = nullptr);
 
-// The same for arguments in host memory on any device: copies the inputs to the device, runs,
-// waits, and copies out, lse and out_amax back.
+// As attention(), for arguments in host memory on any device: copies the inputs to the device,
+// runs, waits, and copies out, lse and out_amax back.
 OCTAVO_API Status attention_from_host(const Arguments& arguments, const Options& options = {},
                                       Device device = {});
 
@@ -620,8 +625,8 @@ OCTAVO_API Status attention_backward(const BackwardArguments& arguments,
                                      const Options& options = {}, Device device = {},
                                      Stream stream = nullptr);
 
-// The same for arguments in host memory on any device: copies the inputs to the device, runs,
-// waits, and copies the gradients back.
+// As attention_backward(), for arguments in host memory on any device: copies the inputs to the
+// device, runs, waits, and copies the gradients back.
 OCTAVO_API Status attention_backward_from_host(const BackwardArguments& arguments,
                                                const Options& options = {}, Device device = {});
 
@@ -629,10 +634,10 @@ OCTAVO_API Status attention_backward_from_host(const BackwardArguments& argument
 //
 //   lse = log(sum_i exp(lses[i]))      out = sum_i exp(lses[i] - lse) * outs[i]
 //
-// outs are tensors (B, H, S, D) of one shape, f32, f16 or bf16, and lses (B, H, S, 1), f32. The
-// parts are added in their order in FP32, so the result has the same bits in every run. A part in
-// which a row sees no key (lse -infinity) does not count for the row, whatever it holds. lse: null
-// data if it is not wanted. The results must not overlap the parts. On the CPU only.
+// `outs` are tensors (B, H, S, D) of one shape, f32, f16 or bf16, and `lses` are (B, H, S, 1), f32.
+// The parts are added in order, in FP32, so the result has the same bits in every run. If a row
+// sees no key of a part (lse -infinity), that part is ignored for the row, whatever it holds. `lse`
+// may have null data. The results must not overlap the parts. CPU only.
 OCTAVO_API Status merge_states(std::span<const ConstTensor> outs, std::span<const ConstTensor> lses,
                                const Tensor& out, const Tensor& lse = {}, Device device = {},
                                Stream stream = nullptr);
@@ -663,8 +668,9 @@ struct QuantizeOptions {
   bool hadamard = false;           // then rotate rows by a Hadamard matrix
   bool scales_given = false;       // `scales` is an input: from the caller or a calibration
   VLayout layout = VLayout::rows;  // of the quantized tensor
-  // The quantized value of a group's largest magnitude; 0: the format's largest. A small one costs
-  // FP8 no accuracy but costs int8 resolution. It makes Scales::max_quantized true.
+  // The quantized value of a group's largest magnitude; 0: the format's largest. A small value
+  // costs FP8 no accuracy, but costs int8 resolution. It fulfils the promise of
+  // Scales::max_quantized.
   float max_quantized = 0;
 };
 
@@ -675,14 +681,14 @@ OCTAVO_API std::int64_t scale_count(const std::array<std::int64_t, 4>& shape,
 // x: f32, f16 or bf16; quantized: the 8-bit result, of the same shape or of the one that
 // options.layout gives. `scales` holds scale_count() contiguous floats; `mean` (B, H, D) is written
 // when smoothing. A group whose amax is 0 gets scale 1.0 and zeros. With given scales values are
-// rounded to nearest. With scales found here, FP8 also corrects the mean error of rounding to
-// nearest, 7e-4 of a value in e4m3 and 2.8e-3 in e5m2 (docs/precision.md). amax is taken over
-// finite values; Inf saturates; NaN becomes NaN, or zero if the format has no NaN.
+// rounded to nearest. With scales that quantize() computes, FP8 also corrects the mean error of
+// rounding to nearest, 7e-4 of a value in e4m3 and 2.8e-3 in e5m2 (docs/precision.md). amax is
+// taken over finite values; Inf saturates; NaN becomes NaN, or zero if the format has no NaN.
 OCTAVO_API Status quantize(const ConstTensor& x, const QuantizeOptions& options,
                            const Tensor& quantized, float* scales, float* mean = nullptr,
                            RangeStats* stats = nullptr);
 
-// What quantize() on a device reads and writes, all of it memory of that device.
+// The arguments of quantize() on a device. All pointers are to memory of that device.
 struct QuantizeArguments {
   ConstTensor x{};     // (B, H, S, D), or (1, H, tokens, D) in a varlen batch; f32, f16 or bf16
   Tensor quantized{};  // 8-bit, of the same shape or of the one that QuantizeOptions::layout gives
@@ -698,11 +704,11 @@ struct QuantizeArguments {
 OCTAVO_API std::int64_t scale_count(const QuantizeArguments& arguments,
                                     const QuantizeOptions& options);
 
-// quantize() on a device, in stream order: results have the bits of the CPU's. The first call of a
-// kind loads kernels and allocates memory, which later calls of the thread on the stream reuse.
-// GPUs take head dimensions that are a multiple of 8, up to 256, and results at addresses and
-// strides that are multiples of 16 bytes (8 where rows stay rows); they do not take given scales or
-// ScaleRule::least_squares. A varlen batch has no scale per tensor.
+// quantize() on a device, in stream order. Results have the same bits as on the CPU. The first call
+// of a kind loads kernels and allocates memory, which later calls of the thread on the stream
+// reuse. GPUs take head dimensions that are a multiple of 8, up to 256, and results at addresses
+// and strides that are multiples of 16 bytes (8 where rows stay rows); they support neither given
+// scales nor ScaleRule::least_squares. A varlen batch cannot have one scale per tensor.
 OCTAVO_API Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,
                            Device device, Stream stream = nullptr);
 
@@ -716,8 +722,8 @@ struct OperandQuantization {
   QuantizeOptions options{};
 };
 
-// What the fastest kernels of the device take for this operand and precision as it is, with no pass
-// over it in every call.
+// The quantization with which the fastest kernels of the device read this operand as it is, without
+// a pass over it in every call.
 OCTAVO_API Result<OperandQuantization> operand_quantization(Operand operand, Precision precision,
                                                             std::int64_t head_dim, Device device);
 

@@ -92,6 +92,22 @@ class Build:
 
         return padded
 
+    def decode(self, q, k_pages, v_pages, page_table, lengths):
+        """A function that attends to paged keys and values, (pages, page, heads, head_dim), with a causal
+        mask aligned to the bottom right; the build chooses how it divides the keys."""
+        batch, seqlen_q = q.shape[:2]
+        given = {"q": q, "k": k_pages, "v": v_pages, "softmax_scale": q.shape[-1] ** -0.5, "is_causal": True,
+                 "page_table": page_table, "seqused_k": lengths, "num_splits": 0}
+        if q.dtype.itemsize == 1:
+            one = self.torch.ones((batch, k_pages.shape[2]), device=q.device)
+            given.update(q_descale=one, k_descale=one, v_descale=one)
+        if self.namespace in VARLEN_ONLY:
+            given.update(
+                q=q.flatten(0, 1), max_seqlen_q=seqlen_q, max_seqlen_k=page_table.shape[1] * k_pages.shape[1],
+                cu_seqlens_q=seqlen_q * self.torch.arange(batch + 1, device=q.device, dtype=self.torch.int32))
+        call = self.call_of("fwd", given)
+        return lambda: call()[0].view(q.shape)
+
     def backward(self, dout, q, k, v, causal, deterministic=False):
         """A function that computes (dq, dk, dv) from one forward pass made here."""
         out, lse = self.forward(q, k, v, causal)()[:2]

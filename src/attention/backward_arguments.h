@@ -5,8 +5,8 @@
 
 namespace octavo {
 
-// out and lse, which the forward call would write, are inputs here: nothing may write to them
-// through the result.
+// `out` and `lse`, which a forward call writes, are inputs of a backward call. Nothing may write to
+// them through the result.
 inline Arguments forward_arguments(const BackwardArguments& a) {
   const auto writable = [](const ConstTensor& t) {
     return Tensor{const_cast<void*>(t.data), t.dtype, t.shape, t.stride};

@@ -9,9 +9,9 @@
 
 namespace octavo {
 
-// What a block of queries sees of a block of keys.
+// Which keys of one block a block of queries sees.
 struct SeenBlock {
-  bool is_seen = false;                 // as far as its bits let it
+  bool is_seen = false;                 // those whose bits are set
   const std::uint32_t* bits = nullptr;  // block_size rows of block_size bits; null: all are set
 };
 
@@ -39,7 +39,7 @@ class BlockMaskRow {
   }
 
  private:
-  // Where the list has the block; -1 if it does not.
+  // The index of the block in the list; -1 if it is not listed.
   std::int64_t find(const std::int32_t* num_blocks, const std::int32_t* indices,
                     std::int64_t capacity, std::int64_t kv_block) const {
     if (num_blocks == nullptr) return -1;
@@ -53,7 +53,7 @@ class BlockMaskRow {
   std::int64_t row_;
 };
 
-// Whether a query sees a key of a block: both count from the first of the block.
+// Whether a query sees a key of a block. Query and key are counted from the first of their block.
 inline bool sees(const BlockMask& mask, const SeenBlock& block, std::int64_t query,
                  std::int64_t key) {
   if (!block.is_seen || block.bits == nullptr) return block.is_seen;

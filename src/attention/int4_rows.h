@@ -1,9 +1,9 @@
-// Rows of the int4 K or V of a paged cache, as a call describes them.
+// Reads rows of the int4 K or V of a paged cache from the arguments of a call.
 #pragma once
 
 #include <cstdint>
 
-#include "attention/element_places.h"
+#include "attention/element_offsets.h"
 #include "numeric/int4.h"
 #include "octavo/octavo.hpp"
 
@@ -21,13 +21,14 @@ inline Int4Groups groups_of(const ConstTensor& t, const GroupScales& scales) {
           scales.channels};
 }
 
-// The 32-bit words of the scales and zeros: of whole pages, which are multiples of sixteen rows.
+// The number of 32-bit words of the scales and zeros. They cover whole pages, which are multiples
+// of sixteen rows.
 inline std::int64_t groups_words(const ConstTensor& t, const GroupScales& scales) {
   return t.dtype == DType::int4 ? t.shape[0] * groups_of(t, scales).of_page() / 2 : 0;
 }
 
-// The values of a row of a sequence's head.
-inline void load_int4(const ConstTensor& t, const Int4Groups& groups, const ElementPlaces& places,
+// Loads one row of a head of a sequence, dequantized.
+inline void load_int4(const ConstTensor& t, const Int4Groups& groups, const ElementOffsets& places,
                       const HeadOfSequence& of, std::int64_t row, float* to) {
   const PageTable::Row found = of.pages.find(of.number, row);
   load_int4_row(static_cast<const std::uint8_t*>(t.data) + places.at(row, 0), groups, found.page,

@@ -1,5 +1,5 @@
-// The keys that a query row attends to, and what is done to their scores. Without a mask tensor the
-// keys form one interval, two limits per row.
+// The keys that causal masks, windows and lengths let a query row see: one interval, two limits for
+// each row. Other modifiers of the scores are in score_modifiers.h.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ inline bool is_masked(const Options& options) {
   return options.causal != Causal::none || options.window_left >= 0 || options.window_right >= 0;
 }
 
-// Row i's diagonal key is i + diagonal_offset. top_left: 0. bottom_right, and a window without
-// causal: seqlen_kv - seqlen_q.
+// The diagonal key of row i is i + diagonal_offset. The offset is 0 with top_left; with
+// bottom_right, and for windows without a causal mask, it is seqlen_kv - seqlen_q.
 inline std::int64_t diagonal_offset(Causal causal, std::int64_t seqlen_q, std::int64_t seqlen_kv) {
   return causal == Causal::top_left ? 0 : seqlen_kv - seqlen_q;
 }
@@ -39,8 +39,8 @@ inline KeyRange visible_keys(const Options& options, std::int64_t row, std::int6
   return keys;
 }
 
-// Whether scores are more than scale * q k, the softmax has more terms than keys, or a block mask or
-// draft tree hides keys.
+// Whether a problem has any modifier: scores are not just scale * q k, a sink adds a term to the
+// softmax, or a mask tensor, block mask or draft tree hides keys.
 inline bool changes_scores(const Problem& p) {
   return p.options.softcap != 0 || p.bias || p.mask || p.alibi || p.sinks || p.block_mask != 0 ||
          p.draft_tree;

@@ -63,11 +63,12 @@ OperandFormats operand_formats(const Problem& problem) {
   const Options& options = problem.options;
   const Quantization& quantization = options.quantization;
   ModeFormats mode = mode_formats(options.precision);
-  // The mixed precisions leave a 16-bit V unchanged: bf16 is not rounded to f16.
+  // The mixed precision modes leave a 16-bit V unchanged: they do not convert bf16 to f16.
   if (mode.v != mode.qk && problem.v == DType::bf16) mode.v = DType::bf16;
   const bool sim8 = options.precision == Precision::sim8;
   const Granularity q = quantization.qk.value_or(sim8 ? Granularity::head : Granularity::row);
-  // FP8 is a floating-point format: finer scales of K gain nothing and cost a GPU 8% of the time.
+  // FP8 is a floating-point format, so finer scales of K gain no accuracy, and they cost 8% of the
+  // time on a GPU.
   const bool fp8 = mode.qk == DType::e4m3;
   const Granularity k =
       quantization.qk.value_or(sim8 || fp8 ? Granularity::head : Granularity::block);

@@ -1,4 +1,4 @@
-// The formats to which a precision converts Q, K and V before the matrix products.
+// The formats to which a precision mode converts Q, K and V before the matrix products.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ struct OperandFormats {
   OperandFormat q, k, v;
 };
 
-// 8-bit inputs are used unchanged with every precision.
+// With 8-bit inputs no precision mode converts anything.
 OperandFormats operand_formats(const Problem& problem);
 
 }  // namespace octavo

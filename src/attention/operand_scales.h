@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "attention/element_places.h"
+#include "attention/element_offsets.h"
 #include "attention/sequence.h"
 #include "numeric/scale.h"
 #include "octavo/octavo.hpp"
@@ -28,8 +28,8 @@ struct OperandScales {
   }
 };
 
-// V with K's batch, heads and rows and its own columns, by which its scales are indexed in either
-// layout (element_places.h).
+// V as a tensor with K's batch, heads and rows and V's own columns. Its scales are indexed by these
+// in either layout (element_offsets.h).
 inline ConstTensor v_by_rows(const Arguments& a) {
   ConstTensor v = a.v;
   v.shape = a.k.shape;
@@ -37,8 +37,8 @@ inline ConstTensor v_by_rows(const Arguments& a) {
   return v;
 }
 
-// The tensor shape that determines the shape of the scale array. In a call with a paged cache only
-// K and V have scales.
+// The tensor shape from which the shape of the scale array follows. In a call with a paged cache
+// only K and V have scales.
 inline std::array<std::int64_t, 4> scale_shape(const Arguments& a, const ConstTensor& tensor,
                                                const Scales& scales, std::int64_t max_len) {
   if (is_paged(a) && scales.granularity == Granularity::head)
@@ -67,7 +67,7 @@ inline std::int64_t scales_extent(const Arguments& a, const ConstTensor& tensor,
          (per_head - 1) * index.stride[2] + 1;
 }
 
-// out_amax as a tensor: one float, or one per head and sequence.
+// `out_amax` as a tensor: one float, or one float for each sequence and head.
 inline Tensor amax_view(const Problem& run_problem, const Arguments& a) {
   const bool of_heads = run_problem.out_scales == Granularity::head;
   return Tensor::bhsd(a.out_amax, DType::f32, of_heads ? run_problem.batch : 1,

@@ -10,7 +10,7 @@ namespace octavo {
 
 inline bool is_paged(const Arguments& a) { return a.page_table != nullptr; }
 
-// The entries from the first of the table to the last, inclusive.
+// The number of entries from the first of the table to the last, inclusive.
 inline std::int64_t page_table_extent(const Arguments& a) {
   const std::int64_t sequences = a.q.shape[0];
   if (!is_paged(a) || sequences == 0 || a.pages_per_sequence == 0) return 0;
@@ -32,7 +32,8 @@ class PageTable {
 
   bool present() const { return entries_ != nullptr; }
   std::int64_t page_size() const { return page_size_; }
-  // Entries are clamped, never trusted: the page is one of the cache.
+  // Finds the page and row of a key. Entries are clamped, never trusted, so the page is always one
+  // of the cache.
   Row find(std::int64_t sequence, std::int64_t key) const {
     const std::int64_t entry = entries_[sequence * stride_ + key / page_size_];
     return {std::clamp<std::int64_t>(entry, 0, last_page_), key % page_size_};

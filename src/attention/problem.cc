@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "attention/backward_arguments.h"
+#include "attention/int4_rows.h"
 #include "attention/operand_scales.h"
 #include "attention/sequence.h"
 #include "attention/validate.h"
@@ -17,6 +18,11 @@
 
 namespace octavo {
 namespace {
+
+__extension__ using Wide = __int128;
+
+// Sizes stay far from the end of int64, so that no later sum or product overflows.
+constexpr Wide kLargestElements = Wide{1} << 58;
 
 std::string shape_text(const std::array<std::int64_t, 4>& s) {
   return fmt::format("({}, {}, {}, {})", s[0], s[1], s[2], s[3]);
@@ -33,20 +39,23 @@ Status check_shapes(const Arguments& a) {
   const auto& q = a.q.shape;
   const auto& k = a.k.shape;
   if (a.k.dtype == DType::int4 ? k[3] * 2 != q[3] : k[3] != q[3])
-    return invalid("k.shape[3]", fmt::format("{}", k[3]),
-                   fmt::format("{} of q, here {}",
-                               a.k.dtype == DType::int4 ? "half the head dimension"
-                                                        : "the head dimension",
-                               q[3]));
+    return invalid(
+        "k.shape[3]", fmt::format("{}", k[3]),
+        fmt::format("{} of q, here {}",
+                    a.k.dtype == DType::int4 ? "half the head dimension" : "the head dimension",
+                    q[3]));
   if (k[0] != q[0] && !is_paged(a))
     return invalid("k.shape[0]", fmt::format("{}", k[0]),
                    fmt::format("the batch of q, here {}", q[0]));
-  // A transposed V is checked where the number of sequences is known.
+  if ((a.k.dtype == DType::int4) != (a.v.dtype == DType::int4))
+    return invalid("v dtype", name(a.v.dtype), fmt::format("that of k, here {}", name(a.k.dtype)));
+  // A transposed V is checked later, by check_transposed_v(), when the number of sequences is
+  // known.
   const bool by_rows = a.v_layout == VLayout::rows;
-  const std::int64_t columns = by_rows ? a.v.shape[3] : a.out.shape[3];
+  const std::int64_t columns = by_rows ? row_channels(a.v) : a.out.shape[3];
   if (by_rows)
     OCTAVO_RETURN_IF_ERROR(
-        expect_shape("v", a.v.shape, {k[0], k[1], k[2], columns}, "(that of k)"));
+        expect_shape("v", a.v.shape, {k[0], k[1], k[2], a.v.shape[3]}, "(that of k)"));
   return expect_shape("out", a.out.shape, {q[0], q[1], q[2], columns},
                       columns == q[3] ? "(that of q)" : "(that of q, with the columns of v)");
 }
@@ -65,10 +74,67 @@ Status check_transposed_v(const Arguments& a) {
   const auto& k = a.k.shape;
   const std::int64_t columns = transposed_columns(k[2], is_varlen(a) ? a.sequences : 0);
   return expect_shape("v", a.v.shape, {k[0], k[1], a.out.shape[3], columns},
-                      "(that of k transposed, its keys filled up to sixteens)");
+                      "(that of k transposed, with keys padded to a multiple of 16)");
 }
 
-// With zero rows or heads some pointers may be null; otherwise `out` must not be.
+// An array of a call that is no tensor, in numbers of 32 bits.
+struct NamedArray {
+  std::string_view what;
+  const void* data;
+  Wide numbers;
+};
+
+// Call after the shapes have been checked.
+std::array<NamedArray, 22> arrays_of(const Arguments& a) {
+  const Wide batch = a.q.shape[0], heads = a.q.shape[1], sequences = sequence_count(a);
+  const BlockMask& m = a.block_mask;
+  const Wide lists = m.block_size == 0 ? 0 : Wide{m.batch} * m.heads * m.q_blocks;
+  const Wide bits = m.block_size == 0 ? 0 : Wide{m.bit_blocks} * m.block_size * m.block_size / 32;
+  const auto scales = [&a](const ConstTensor& t, const Scales& of, std::int64_t longest) -> Wide {
+    return is_8bit(t.dtype) ? scales_extent(a, t, of, longest) : 0;
+  };
+  const std::int64_t rows_q = is_varlen(a) ? a.max_seqlen_q : a.q.shape[2];
+  const std::int64_t keys = is_varlen(a) ? a.max_seqlen_kv : rows_kv(a);
+  const ConstTensor v = v_by_rows(a);
+  return {{{"seqlens_q", a.seqlens_q, batch},
+           {"seqlens_kv", a.seqlens_kv, batch},
+           {"leftpad_q", a.leftpad_q, batch},
+           {"leftpad_kv", a.leftpad_kv, batch},
+           {"cu_seqlens_q", a.cu_seqlens_q, sequences + 1},
+           {"cu_seqlens_kv", a.cu_seqlens_kv, sequences + 1},
+           {"page_table", a.page_table, (batch - 1) * a.page_table_stride + a.pages_per_sequence},
+           {"draft_tree", a.draft_tree, batch * a.q.shape[2]},
+           {"alibi_slopes", a.alibi_slopes, (sequences - 1) * a.alibi_batch_stride + heads},
+           {"sinks", a.sinks, heads},
+           {"block_mask.kv_num_blocks", m.kv_num_blocks, lists},
+           {"block_mask.kv_indices", m.kv_indices, lists * m.kv_capacity},
+           {"block_mask.full_kv_num_blocks", m.full_kv_num_blocks, lists},
+           {"block_mask.full_kv_indices", m.full_kv_indices, lists * m.full_kv_capacity},
+           {"block_mask.bit_indices", m.bit_indices, lists * m.kv_capacity},
+           {"block_mask.bits", m.bits, bits},
+           {"q_scales", a.q_scales.data, scales(a.q, a.q_scales, rows_q)},
+           {"k_scales", a.k_scales.data, scales(a.k, a.k_scales, keys)},
+           {"v_scales", a.v_scales.data, scales(v, a.v_scales, keys)},
+           {"out_scales", a.out_scales.data, scales(a.out, a.out_scales, rows_q)},
+           {"k_groups", a.k_groups.data, groups_words(a.k, a.k_groups)},
+           {"v_groups", a.v_groups.data, groups_words(a.v, a.v_groups)}}};
+}
+
+Status validate_apart_from_arrays(std::string_view what, const Tensor& written,
+                                  const Arguments& a) {
+  // Larger arrays than this are in no memory.
+  constexpr Wide kMost = Wide{1} << 57;
+  for (const NamedArray& array : arrays_of(a)) {
+    if (array.data == nullptr || array.numbers <= 0) continue;
+    ConstTensor view{array.data, DType::f32, {1, 1, 1, 1}, {0, 0, 0, 1}};
+    view.shape[3] = static_cast<std::int64_t>(std::min(array.numbers, kMost));
+    OCTAVO_RETURN_IF_ERROR(validate_apart(what, written, array.what, view));
+  }
+  return {};
+}
+
+// Checks pointers and overlaps. Some pointers may be null if there are no rows or heads; otherwise
+// `out` must not be.
 Status check_memory(const Arguments& a) {
   for (const auto& [what, tensor] :
        {std::pair<std::string_view, Tensor>{"out", a.out}, {"lse", a.lse}}) {
@@ -81,6 +147,7 @@ Status check_memory(const Arguments& a) {
          {std::pair<std::string_view, ConstTensor>{"bias", a.bias}, {"mask", a.mask}})
       if (other.data != nullptr)
         OCTAVO_RETURN_IF_ERROR(validate_apart(what, tensor, other_what, other));
+    OCTAVO_RETURN_IF_ERROR(validate_apart_from_arrays(what, tensor, a));
   }
   if (a.lse.data == nullptr) return {};
   return validate_apart("lse", a.lse, "out", a.out);
@@ -98,21 +165,12 @@ Status check_amax(const Arguments& a, const Problem& p) {
        {std::pair<std::string_view, ConstTensor>{"lse", a.lse}, {"bias", a.bias}, {"mask", a.mask}})
     if (other.data != nullptr)
       OCTAVO_RETURN_IF_ERROR(validate_apart("out_amax", amax, what, other));
-  if (!is_8bit(p.out)) return {};
-  ConstTensor scales = amax;
-  scales.data = a.out_scales.data;
-  if (a.out_scales.stride && p.out_scales == Granularity::head) {
-    scales.stride[0] = (*a.out_scales.stride)[0];
-    scales.stride[1] = (*a.out_scales.stride)[1];
-  }
-  return validate_apart("out_amax", amax, "out_scales", scales);
+  return validate_apart_from_arrays("out_amax", amax, a);
 }
 
 // Rejects strides beyond the address space, which would overflow when a scale is looked up.
 Status check_scale_strides(std::string_view what, const std::array<std::int64_t, 3>& stride,
                            const std::array<std::int64_t, 3>& shape) {
-  __extension__ using Wide = __int128;
-  constexpr Wide kLargestElements = Wide{1} << 58;
   const std::string argument = fmt::format("{}.stride", what);
   Wide last = 0;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -173,7 +231,7 @@ Status check_padding(const Arguments& a) {
   return {};
 }
 
-// Call after the tensors have been checked.
+// Checks the arguments of a paged cache. Call after the tensors have been checked.
 Status check_paging(const Arguments& a) {
   if (!is_paged(a)) {
     if (a.pages_per_sequence == 0) return {};
@@ -190,6 +248,9 @@ Status check_paging(const Arguments& a) {
     return invalid("seqlens_kv", "null", "an array of lengths, with a page_table");
   const std::int64_t page_size = a.k.shape[2];
   OCTAVO_RETURN_IF_ERROR(validate_page_size("k.shape[2]", page_size));
+  if (Wide{a.k.shape[0]} * a.k.shape[1] * page_size >
+      kLargestElements / std::max<std::int64_t>(a.k.shape[3], 1))
+    return invalid("k.shape", shape_text(a.k.shape), "at most 2^58 elements in a cache");
   if (a.pages_per_sequence < 0 || a.pages_per_sequence > kLargestDimension / page_size)
     return invalid(
         "pages_per_sequence", fmt::format("{}", a.pages_per_sequence),
@@ -207,7 +268,7 @@ Status check_paging(const Arguments& a) {
   return {};
 }
 
-// `tensor` must broadcast to (B, Hq, Sq, Skv).
+// Checks that `tensor` broadcasts to (B, Hq, Sq, Skv).
 Status check_score_tensor(std::string_view what, const ConstTensor& tensor, const Arguments& a) {
   OCTAVO_RETURN_IF_ERROR(validate_view(what, tensor));
   if (is_varlen(a))
@@ -220,7 +281,7 @@ Status check_score_tensor(std::string_view what, const ConstTensor& tensor, cons
   return {};
 }
 
-// One of the two lists of a block mask.
+// Checks one of the two lists of a block mask.
 Status check_block_list(std::string_view what, const std::int32_t* num_blocks,
                         const std::int32_t* indices, std::int64_t capacity,
                         std::int64_t kv_blocks) {
@@ -287,7 +348,7 @@ Status check_modifiers(const Arguments& a) {
   return check_block_mask(a);
 }
 
-// The scales and zeros of an int4 cache.
+// Checks the scales and zeros of an int4 cache.
 Status check_groups(std::string_view what, const ConstTensor& tensor, const GroupScales& groups) {
   if (tensor.dtype != DType::int4) return {};
   const auto address = reinterpret_cast<std::uintptr_t>(groups.data);
@@ -299,7 +360,7 @@ Status check_groups(std::string_view what, const ConstTensor& tensor, const Grou
                  "multiples of 16 bytes");
 }
 
-// The problem that arguments of checked shapes describe.
+// Makes the problem from arguments whose shapes have been checked.
 Problem make_problem(const Arguments& a, const Options& options) {
   Problem p;
   p.batch = sequence_count(a);
@@ -308,7 +369,7 @@ Problem make_problem(const Arguments& a, const Options& options) {
   p.seqlen_q = is_varlen(a) ? a.max_seqlen_q : a.q.shape[2];
   p.seqlen_kv = is_varlen(a) ? a.max_seqlen_kv : rows_kv(a);
   p.head_dim = a.q.shape[3];
-  p.head_dim_v = v_by_rows(a).shape[3];
+  p.head_dim_v = row_channels(v_by_rows(a));
   p.q = a.q.dtype;
   p.k = a.k.dtype;
   p.v = a.v.dtype;
@@ -378,7 +439,7 @@ Status check_gradients(const BackwardArguments& a) {
   return {};
 }
 
-// The gradients of bias and sinks, if they are asked for.
+// Checks the gradients of bias and sinks, if they are requested.
 Status check_modifier_gradients(const BackwardArguments& a) {
   if (a.dsinks != nullptr && a.sinks == nullptr)
     return invalid("dsinks", "given without sinks", "null without sinks");
@@ -393,16 +454,16 @@ Status check_modifier_gradients(const BackwardArguments& a) {
 }
 
 Status check_gradient_memory(const BackwardArguments& a) {
+  const Arguments forward = forward_arguments(a);
   const std::int64_t heads = a.q.shape[1];
   const Tensor dsinks = Tensor::bhsd(a.dsinks, DType::f32, 1, 1, 1, heads);
-  const ConstTensor sinks = ConstTensor::bhsd(a.sinks, DType::f32, 1, 1, 1, heads);
   const std::array outputs = {OutputTensor{"dq", a.dq}, OutputTensor{"dk", a.dk},
                               OutputTensor{"dv", a.dv}, OutputTensor{"dbias", a.dbias},
                               OutputTensor{"dsinks", dsinks}};
-  const std::array inputs = {
-      NamedTensor{"q", a.q},       NamedTensor{"k", a.k},       NamedTensor{"v", a.v},
-      NamedTensor{"out", a.out},   NamedTensor{"lse", a.lse},   NamedTensor{"dout", a.dout},
-      NamedTensor{"bias", a.bias}, NamedTensor{"mask", a.mask}, NamedTensor{"sinks", sinks}};
+  const std::array inputs = {NamedTensor{"q", a.q},       NamedTensor{"k", a.k},
+                             NamedTensor{"v", a.v},       NamedTensor{"out", a.out},
+                             NamedTensor{"lse", a.lse},   NamedTensor{"dout", a.dout},
+                             NamedTensor{"bias", a.bias}, NamedTensor{"mask", a.mask}};
   for (auto output = outputs.begin(); output != outputs.end(); ++output) {
     const auto& [what, tensor] = *output;
     if (tensor.data == nullptr) continue;
@@ -410,6 +471,7 @@ Status check_gradient_memory(const BackwardArguments& a) {
     for (const auto& [other_what, other] : inputs)
       if (other.data != nullptr)
         OCTAVO_RETURN_IF_ERROR(validate_apart(what, tensor, other_what, other));
+    OCTAVO_RETURN_IF_ERROR(validate_apart_from_arrays(what, tensor, forward));
     for (auto other = outputs.begin(); other != output; ++other)
       if (other->second.data != nullptr)
         OCTAVO_RETURN_IF_ERROR(validate_apart(what, tensor, other->first, other->second));
@@ -468,7 +530,7 @@ Result<Problem> problem_of(const BackwardArguments& a, const Options& options) {
     OCTAVO_RETURN_IF_ERROR(check_padding(forward));
     OCTAVO_RETURN_IF_ERROR(check_modifiers(forward));
     Problem p = make_problem(forward, options);
-    p.lse = true;  // also without rows, where its pointer may be null
+    p.lse = true;  // even without rows, when its pointer may be null
     OCTAVO_RETURN_IF_ERROR(validate_backward(p));
     OCTAVO_RETURN_IF_ERROR(check_gradients(a));
     OCTAVO_RETURN_IF_ERROR(check_modifier_gradients(a));

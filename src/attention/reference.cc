@@ -3,14 +3,14 @@
 //   s_j = scale * q . k_j          for the keys j that the mask allows, with the modifiers
 //   p_j = exp(s_j - max s) / sum   o = sum_j p_j v_j      lse = max s + log(sum exp(s_j - max s))
 //
-// A sink is one more term of the sum, and of max s. And its gradients, with delta = dout . o and
-// x_j = scale * q . k_j, from which the modifiers make s_j:
+// A sink is one more term of the sum, and of max s. The gradients follow, with delta = dout . o and
+// x_j = scale * q . k_j, the score before the modifiers:
 //
 //   dp_j = dout . v_j         ds_j = p_j (dp_j - delta)         dx_j = ds_j * (ds/dx)
 //   dq = scale * sum_j dx_j k_j         dk_j += scale * dx_j q         dv_j += p_j dout
 //   dbias_j += ds_j                     dsink -= exp(sink - lse) delta
 //
-// It has no tiles, tricks or threads, because everything else is compared with it.
+// This code has no tiles, tricks or threads, because everything else is compared with it.
 #include "attention/reference.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "attention/backward_arguments.h"
-#include "attention/element_places.h"
+#include "attention/element_offsets.h"
 #include "attention/int4_rows.h"
 #include "attention/mask.h"
 #include "attention/operand_scales.h"
@@ -53,7 +53,7 @@ std::vector<double> load_rows(const Arguments& a, const ConstTensor& t, const Sc
   std::vector<double> values(static_cast<std::size_t>(rows * columns));
   OperandScales steps;
   if (is_8bit(t.dtype)) steps = operand_scales(a, t, scales, max_len);
-  const ElementPlaces places(t, layout, is_varlen(a), of);
+  const ElementOffsets places(t, layout, is_varlen(a), of);
   if (t.dtype == DType::int4) {
     std::vector<float> row(static_cast<std::size_t>(columns));
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -78,8 +78,9 @@ std::vector<double> load_rows(const Arguments& a, const ConstTensor& t, const Sc
   return values;
 }
 
-// Calls finish(row, out, lse) for every row, or for the chosen ones of every head: out points at
-// head_dim_v zeros, lse at -infinity, and `finish` is not called for a row without keys or sink.
+// Calls finish(row, out, lse) for every row, or for the chosen rows of every head. `out` points to
+// head_dim_v zeros and `lse` to -infinity. `finish` is not called for a row that has neither keys
+// nor a sink.
 template <class Finish>
 Status for_each_row(const Arguments& a, const Options& options,
                     const std::vector<std::int64_t>* chosen, double* out, double* lse,
@@ -136,7 +137,7 @@ Status for_each_row(const Arguments& a, const Options& options,
   return {};
 }
 
-// A hidden key has the score -infinity, and V does not matter there, even if it is not finite.
+// A hidden key has the score -infinity. Its V is ignored, even if it is not finite.
 bool is_hidden(double score) { return score == -kDoubleInfinity; }
 
 struct Softmax {
@@ -202,7 +203,8 @@ double dot(const double* a, const double* b, std::int64_t n) {
   return sum;
 }
 
-// One head of one sequence in fp64. dk and dv are those of its KV head, to which it adds.
+// The gradients of one query head of one sequence in fp64. dk and dv belong to its KV head; this
+// head adds to them.
 struct HeadGradients {
   const double *q, *k, *v, *dout;
   double *dq, *dk, *dv;

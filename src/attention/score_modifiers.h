@@ -1,6 +1,6 @@
 // Applies the modifiers to the score of a query row and a key, for code on the host: softcap, bias,
-// ALiBi, the mask tensor, the block mask and the draft tree, in this order. The intervals of keys that causal masks
-// and windows allow are in mask.h.
+// ALiBi, the mask tensor, the block mask and the draft tree, in this order. The intervals of keys
+// that causal masks and windows allow are in mask.h.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,8 @@
 
 namespace octavo {
 
-// One row of a tensor that broadcasts to (B, Hq, Sq, Skv), from the first key of a sequence on.
+// One row of a tensor that broadcasts to (B, Hq, Sq, Skv), beginning with the first key of a
+// sequence.
 class ScoreRow {
  public:
   ScoreRow() = default;  // absent
@@ -42,14 +43,14 @@ class ScoreRow {
   std::int64_t first_ = 0, stride_ = 0;
 };
 
-// The keys that a draft tree hides from a query: those of queries whose bits are not set.
+// The keys that a draft tree hides from a query: the keys of queries whose bits are not set in its
+// word.
 class DraftRow {
  public:
   DraftRow() = default;  // absent
   // `row` counts from the first query of the sequence.
   DraftRow(const Arguments& a, const Sequence& at, std::int64_t row)
-      : bits_(static_cast<std::uint32_t>(
-            a.draft_tree[at.batch * a.q.shape[2] + at.q_begin + row])),
+      : bits_(static_cast<std::uint32_t>(a.draft_tree[at.batch * a.q.shape[2] + at.q_begin + row])),
         first_key_(at.seqlen_kv - at.seqlen_q) {}
   bool sees(std::int64_t key) const {
     return key < first_key_ || (bits_ >> (key - first_key_) & 1) != 0;
@@ -86,12 +87,12 @@ class RowModifiers {
       return kHidden;
     if (!drafts_.sees(key)) return kHidden;
     const double bias = bias_.present() ? bias_.number(key) : 0;
-    if (bias == kHidden) return kHidden;  // also a score that is NaN
+    if (bias == kHidden) return kHidden;  // even if the score is NaN
     if (softcap_ != 0) score = softcap_ * std::tanh(score / softcap_);
     score += bias;
     return score - slope_ * static_cast<double>(std::llabs(diagonal_ - key));
   }
-  // The derivative of apply() with respect to the score, of a key that is not hidden.
+  // The derivative of apply() with respect to the score. The key must not be hidden.
   double derivative(double score) const {
     if (softcap_ == 0) return 1;
     const double t = std::tanh(score / softcap_);

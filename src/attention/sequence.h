@@ -1,5 +1,5 @@
-// The sequences of a call: one per batch entry, with or without padding, with keys of its own or in
-// a paged cache; or the spans of a varlen batch.
+// The sequences of a call. In a varlen batch they are spans of one tensor. Otherwise each batch
+// entry is one sequence, which may be padded, or have its keys in a paged cache.
 #pragma once
 
 #include <algorithm>
@@ -19,11 +19,11 @@ struct Sequence {
 
 inline bool is_varlen(const Arguments& a) { return a.cu_seqlens_q != nullptr; }
 inline bool is_padded(const Arguments& a) {
-  // The lengths of a paged cache are no padding.
+  // The lengths of a paged cache do not describe padding.
   const bool pads_keys = a.seqlens_kv != nullptr || a.leftpad_kv != nullptr;
   return a.seqlens_q != nullptr || a.leftpad_q != nullptr || (pads_keys && !is_paged(a));
 }
-// The rows of K and V that a sequence can have.
+// The largest number of rows of K and V that a sequence can have.
 inline std::int64_t rows_kv(const Arguments& a) {
   return is_paged(a) ? a.pages_per_sequence * a.k.shape[2] : a.k.shape[2];
 }

@@ -17,7 +17,7 @@
 namespace octavo {
 namespace {
 
-// Sizes stay far from the end of int64, so that no later sum or product overflows.
+// The limit is far below the end of int64, so that no later sum or product of sizes overflows.
 constexpr std::int64_t kLargestElements = std::int64_t{1} << 58;
 
 bool known_granularity(Granularity granularity) {
@@ -71,13 +71,13 @@ Status validate_modifiers(const Problem& p) {
                        "batches of sequences of one length");
   if (p.draft_tree && (p.varlen || p.block_mask != 0))
     return unsupported(
-        "draft_tree",
-        fmt::format("given together with {}", p.varlen ? "cu_seqlens" : "block_mask"),
+        "draft_tree", fmt::format("given together with {}", p.varlen ? "cu_seqlens" : "block_mask"),
         "dense and padded batches and paged caches");
   if (p.draft_tree && p.seqlen_q > kDraftTreeQueries)
     return invalid("draft_tree", fmt::format("given with {} queries of a sequence", p.seqlen_q),
                    fmt::format("1 to {} queries", kDraftTreeQueries));
-  // Smoothing shifts the scores of a row, which the softmax does not see, but tanh does.
+  // Smoothing shifts all scores of a row alike. That does not change the softmax, but it changes
+  // the tanh of a softcap.
   if (p.options.softcap != 0 && p.options.quantization.smooth_k)
     return unsupported("smooth_k", fmt::format("on with softcap {}", p.options.softcap),
                        "smooth_k without softcap");
@@ -127,7 +127,7 @@ Status validate_paging(const Problem& p) {
   return {};
 }
 
-// Only K and V of a paged cache have int4, and both or neither.
+// int4 is a type of K and V in a paged cache only, and of both or neither.
 Status validate_int4(const Problem& p) {
   const bool is_int4 = p.k == DType::int4;
   if (is_int4 != (p.v == DType::int4))
@@ -137,7 +137,8 @@ Status validate_int4(const Problem& p) {
     return invalid("kv_group", fmt::format("{} without int4 k and v", p.kv_group), "0");
   }
   if (!p.paged) return unsupported("k dtype", "int4 without page_table", "int4 in a paged cache");
-  return validate_int4_group("k_groups.channels", p.kv_group, p.head_dim);
+  OCTAVO_RETURN_IF_ERROR(validate_int4_group("k_groups.channels", p.kv_group, p.head_dim));
+  return validate_int4_group("v_groups.channels", p.kv_group, p.head_dim_v);
 }
 
 Status validate_types(const Problem& p) {
@@ -195,7 +196,7 @@ Status validate_mask(const Options& o) {
   return {};
 }
 
-// How many SMs there are is known where a GPU is.
+// The number of SMs is checked later, when the GPU is known.
 Status validate_sm_margin(const Options& o) {
   if (o.sm_margin >= 0) return {};
   return invalid("sm_margin", number(o.sm_margin), "0 (none) to the SMs of the GPU less one");
@@ -263,8 +264,8 @@ Status validate_padding(std::string_view seqlens_name, const std::int32_t* seqle
   return {};
 }
 
-// Entries of pages beyond a sequence's length may hold anything. Call after the lengths have been
-// checked.
+// Checks the page table. Entries beyond a sequence's length may hold anything. Call after the
+// lengths have been checked.
 Status validate_pages(const Arguments& a) {
   const std::int64_t pages = a.k.shape[0], page_size = a.k.shape[2];
   for (std::int64_t b = 0; b < a.q.shape[0]; ++b)
@@ -278,7 +279,7 @@ Status validate_pages(const Arguments& a) {
   return {};
 }
 
-// Every index that a list of a block mask has in use is below `end`, and they ascend.
+// Checks that the used entries of a list of a block mask ascend and are below `end`.
 Status validate_block_list(std::string_view what, const BlockMask& m,
                            const std::int32_t* num_blocks, const std::int32_t* indices,
                            std::int64_t capacity, std::int64_t end) {
@@ -298,7 +299,8 @@ Status validate_block_list(std::string_view what, const BlockMask& m,
   return {};
 }
 
-// No block is in both lists of a block mask, which a GPU would visit twice. Both ascend.
+// Checks that no block is in both lists of a block mask, as a GPU would visit it twice. Both lists
+// must ascend.
 Status validate_lists_apart(const BlockMask& m) {
   if (m.kv_num_blocks == nullptr || m.full_kv_num_blocks == nullptr) return {};
   for (std::int64_t row = 0; row < m.batch * m.heads * m.q_blocks; ++row) {
@@ -396,7 +398,7 @@ Status validate_backward(const Problem& p) {
     return unsupported("precision", fmt::format("{} with inputs of {}", name(precision), name(p.q)),
                        "native, or fp16 and bf16 with inputs of that dtype, in the backward pass");
   if (p.paged)
-    return unsupported("problem", describe(p), "K and V that are no pages, in the backward pass");
+    return unsupported("problem", describe(p), "K and V without pages, in the backward pass");
   if (p.block_mask != 0)
     return unsupported("block_mask", "given in the backward pass",
                        "causal masks, windows and mask tensors there");

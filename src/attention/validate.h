@@ -1,4 +1,4 @@
-// Checks of a caller's problem, made once before anything is planned or written.
+// Checks a caller's problem, once, before anything is planned or written.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace octavo {
 // Sizes, types, mask and precision of a problem.
 Status validate(const Problem& problem);
 
-// The same for a problem of the backward pass, which supports fewer types and precisions.
+// As validate(), for the backward pass, which supports fewer types and precisions.
 Status validate_backward(const Problem& problem);
 
 // The most queries of a sequence with a draft tree: the bits of a word.
@@ -27,10 +27,10 @@ Status validate_int4_group(std::string_view what, std::int64_t channels, std::in
 // Checks that a run's problem is the plan's except for lengths and batch.
 Status validate_run(const Problem& planned, const Problem& run_problem);
 
-// For arrays that the host can read: checks that those of a varlen batch do not decrease (entries
-// outside the tensor are no error: they are clamped), that the rows of a padded batch lie inside
-// the tensors, that the pages of a paged cache that its sequences use exist, and that the lists of
-// a block mask ascend and stay within the keys.
+// Checks the contents of arrays that the host can read. The cu_seqlens of a varlen batch must not
+// decrease (entries outside the tensor are clamped, and are no error). The rows of a padded batch
+// must lie inside the tensors. The pages that sequences use must exist. The lists of a block mask
+// must ascend and stay within the keys.
 Status validate_lengths(const Arguments& arguments);
 
 }  // namespace octavo

@@ -19,6 +19,7 @@ struct DecodeConfig {
   int min_ctas = 2;                // CTAs that share an SM
   int group = 0;                   // int4: channels that share a scale, 32 or 64; else 0
   bool draft_tree = false;         // bits say which keys of the queries a query sees
+  bool batch_invariant = false;    // a sequence is divided by its own length alone
 
   bool operator==(const DecodeConfig&) const = default;
 };
@@ -72,9 +73,23 @@ OCTAVO_HD constexpr int smem_bytes(const DecodeConfig& c) {
 }
 
 // A partial result in the workspace, in floats: O (block_m x head_dim), then the reference maximum
-// and the sum of each row. Every CTA has two: of its first work tile, and of its last.
+// and the sum of each row. Every CTA has two: of its first work tile, and of its last. With
+// batch_invariant every part has one.
 OCTAVO_HD constexpr int partial_floats(const DecodeConfig& c) {
   return c.block_m * (c.head_dim + 2);
+}
+
+// With batch_invariant the KV tiles of a work tile are divided into parts of equal size, which
+// follows from their number alone.
+inline constexpr int kLeastPartTiles = 2, kMostParts = 64;
+OCTAVO_HD constexpr int part_tiles(int kv_tiles) {
+  const int tiles = (kv_tiles + kMostParts - 1) / kMostParts;
+  return tiles > kLeastPartTiles ? tiles : kLeastPartTiles;
+}
+// The most parts of a work tile of at most so many KV tiles.
+OCTAVO_HD constexpr int most_parts(int kv_tiles) {
+  const int parts = (kv_tiles + kLeastPartTiles - 1) / kLeastPartTiles;
+  return parts < kMostParts ? parts : kMostParts;
 }
 
 inline constexpr int kCombineWarps = 8;  // of a CTA of the combine kernel

@@ -18,6 +18,7 @@ struct Sm80ForwardConfig {
   int arch = 80;                   // 80, 89 (native FP8) or 90, the chip it is compiled for
   Element element = Element::f16;  // of Q, K and V in memory
   int head_dim = 64;               // columns of the tiles: the problem's, rounded up
+  int head_dim_v = 0;              // of those of V and O, if the problem's V has others; else 0
   int block_m = 64;                // query rows of a CTA
   int block_n = 64;                // keys of one warp's step
   int warps_m = 4;                 // warps along the rows; each has block_m / warps_m rows
@@ -52,20 +53,28 @@ OCTAVO_HD constexpr int threads(const Sm80ForwardConfig& c) {
   return math_threads(c) + 32 * c.producer_warps;
 }
 OCTAVO_HD constexpr int step_keys(const Sm80ForwardConfig& c) { return c.block_n * c.warps_n; }
+// Columns of the tiles of V and O.
+OCTAVO_HD constexpr int v_columns(const Sm80ForwardConfig& c) {
+  return c.head_dim_v > 0 ? c.head_dim_v : c.head_dim;
+}
 OCTAVO_HD constexpr int row_bytes(const Sm80ForwardConfig& c) {
   return c.head_dim * element_bytes(c.element);
 }
+OCTAVO_HD constexpr int v_row_bytes(const Sm80ForwardConfig& c) {
+  return v_columns(c) * element_bytes(c.element);
+}
 OCTAVO_HD constexpr int q_bytes(const Sm80ForwardConfig& c) { return c.block_m * row_bytes(c); }
+OCTAVO_HD constexpr int k_bytes(const Sm80ForwardConfig& c) { return step_keys(c) * row_bytes(c); }
 OCTAVO_HD constexpr int kv_stage_bytes(const Sm80ForwardConfig& c) {
-  return 2 * step_keys(c) * row_bytes(c);
+  return step_keys(c) * (row_bytes(c) + v_row_bytes(c));
 }
 // Partial results that the warps along the keys send, except for the first: O, and eight floats per
 // row for maxima and sums.
 OCTAVO_HD constexpr int combine_bytes(const Sm80ForwardConfig& c) {
-  return (c.warps_n - 1) * c.block_m * (c.head_dim + 8) * 4;
+  return (c.warps_n - 1) * c.block_m * (v_columns(c) + 8) * 4;
 }
 OCTAVO_HD constexpr int out_bytes(const Sm80ForwardConfig& c) {
-  return c.block_m * c.head_dim * element_bytes(c.output.element);
+  return c.block_m * v_columns(c) * element_bytes(c.output.element);
 }
 OCTAVO_HD constexpr int smem_bytes(const Sm80ForwardConfig& c) {
   return max_of(q_bytes(c) + c.stages * kv_stage_bytes(c), max_of(combine_bytes(c), out_bytes(c)));

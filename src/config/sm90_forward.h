@@ -38,6 +38,7 @@ struct Sm90ForwardConfig {
 
   // Tile
   int head_dim = 64;   // columns of the tiles: 64, 96, 128, 192 or 256
+  int head_dim_v = 0;  // of those of V and O, where they have others than Q and K; else 0
   int warpgroups = 3;  // consumer warpgroups
   int block_n = 128;   // keys of a block
 
@@ -90,6 +91,10 @@ OCTAVO_HD constexpr bool is_8bit_out(const Config& c) {
   return element_bytes(c.output.element) == 1;
 }
 OCTAVO_HD constexpr bool has_f16_scores(const Config& c) { return c.scores != ScoreType::f32; }
+// Columns of the tiles of V and O.
+OCTAVO_HD constexpr int v_columns(const Config& c) {
+  return c.head_dim_v > 0 ? c.head_dim_v : c.head_dim;
+}
 
 // Columns of ones beside V, by which the tensor cores sum the rounded P. INT8 sums bytes instead.
 OCTAVO_HD constexpr int ones_columns(const Config& c) {
@@ -174,7 +179,7 @@ OCTAVO_HD constexpr int registers_held(const Config& c) {
   const int here = c.schedule == Schedule::qk_first          ? scores + p + other_slice
                    : c.schedule == Schedule::pv_first_queued ? max_of(scores + p, p + other_slice)
                                                              : max_of(scores, p + other_slice);
-  return here + slice + (c.head_dim + ones) / 2 + (has_small_state ? 16 : 24);
+  return here + slice + (v_columns(c) + ones) / 2 + (has_small_state ? 16 : 24);
 }
 
 // Keys of a block that share a scale of K, where a head does not: 0 where it does.
@@ -199,10 +204,9 @@ OCTAVO_HD constexpr Panels panels(int head_dim, Element element) {
   const int row_bytes = bytes % 128 == 0 ? 128 : bytes % 64 == 0 ? 64 : 32;
   return {row_bytes, row_bytes / element_bytes(element), bytes / row_bytes};
 }
-// Q and K, and O where it goes through shared memory.
 OCTAVO_HD constexpr Panels qk_panels(const Config& c) { return panels(c.head_dim, c.element); }
-// 16-bit V.
-OCTAVO_HD constexpr Panels v_panels(const Config& c) { return panels(c.head_dim, c.v_element); }
+// 16-bit V, and O where it goes through shared memory.
+OCTAVO_HD constexpr Panels v_panels(const Config& c) { return panels(v_columns(c), c.v_element); }
 // 8-bit V is transposed: its keys lie in chunks of so many, the width of their swizzle.
 OCTAVO_HD constexpr int chunk_keys(const Config& c) {
   return c.block_n % 128 == 0 ? 128 : c.block_n % 64 == 0 ? 64 : 32;
@@ -215,7 +219,7 @@ OCTAVO_HD constexpr bool has_output_params(const Config& c) {
 
 // Split-KV: columns of O that one split reduces, and the bytes another sends it for that: those
 // columns, and a maximum and a sum of each row.
-OCTAVO_HD constexpr int split_columns(const Config& c) { return c.head_dim / kv_splits(c); }
+OCTAVO_HD constexpr int split_columns(const Config& c) { return v_columns(c) / kv_splits(c); }
 OCTAVO_HD constexpr int partial_bytes(int columns) { return kRows * (columns + 2) * 4; }
 
 // Work tiles that the producer publishes ahead of the consumers, and the bytes of one. Scales and
@@ -263,26 +267,26 @@ struct SmemPlan {
   // bytes from the start
   int q, o, bias, mask, mask_bits, k, v, ones, receive_cta, receive_cluster, k_scales, v_scales,
       tile_slots, listed, barriers, total;
-  int q_tile, k_stage, v_stage, k_scales_stage;  // bytes of one
-  int v_bytes;                                   // of v_stage, that TMA loads
+  int q_tile, o_tile, k_stage, v_stage, k_scales_stage;  // bytes of one
+  int v_bytes;                                           // of v_stage, that TMA loads
 };
 OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
   constexpr int kAlignment = 1024;
   SmemPlan s{};
   s.q_tile = kRows * c.head_dim * element_bytes(c.element);
+  s.o_tile = kRows * v_columns(c) * element_bytes(c.v_element);
   s.k_stage = c.block_n * c.head_dim * element_bytes(c.element);
   // wgmma reads the ones as one more panel of V. Behind a single panel the descriptor's stride can
   // point anywhere, and one panel of 16 keys serves all stages; else the ones follow each stage. In
   // transposed V they are rows of each chunk.
   const bool ones_in_stage = c.sum_rounded_p && !is_8bit_pv(c) && v_panels(c).count > 1;
-  s.v_bytes = c.block_n * c.head_dim * element_bytes(c.v_element);
+  s.v_bytes = c.block_n * v_columns(c) * element_bytes(c.v_element);
   s.v_stage = s.v_bytes + (ones_in_stage   ? c.block_n * v_panels(c).row_bytes
                            : is_8bit_pv(c) ? c.block_n * ones_columns(c)
                                            : 0);
   s.q = 0;
-  const int q_bytes = q_tiles(c) * s.q_tile;
-  s.o = q_bytes;
-  s.bias = round_up(s.o + (with_o ? q_bytes : 0), kAlignment);
+  s.o = q_tiles(c) * s.q_tile;
+  s.bias = round_up(s.o + (with_o ? q_tiles(c) * s.o_tile : 0), kAlignment);
   s.mask = s.bias + c.warpgroups * bias_tile_bytes(c);
   s.mask_bits = s.mask + c.warpgroups * mask_tile_bytes(c);
   s.k = round_up(s.mask_bits + c.warpgroups * mask_bits_bytes(c), kAlignment);
@@ -293,13 +297,13 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
       s.ones + (has_biased_scores(c)                                  ? 2 * kBiasBytes
                 : c.sum_rounded_p && !ones_in_stage && !is_8bit_pv(c) ? 16 * v_panels(c).row_bytes
                                                                       : 0);
-  s.receive_cluster =
-      s.receive_cta + c.warpgroups * (kv_groups(c) - 1) * partial_bytes(c.head_dim / kv_groups(c));
+  s.receive_cluster = s.receive_cta + c.warpgroups * (kv_groups(c) - 1) *
+                                          partial_bytes(v_columns(c) / kv_groups(c));
   s.k_scales = s.receive_cluster + c.warpgroups * (c.cluster - 1) * partial_bytes(split_columns(c));
   s.k_scales_stage = round_up(k_scales_per_block(c) * 4, 16);
   s.v_scales = s.k_scales + kv_buffers(c) * s.k_scales_stage;
   s.tile_slots =
-      s.v_scales + (is_8bit_pv(c) && !is_split_kv(c) ? c.warpgroups * c.head_dim * 4 : 0);
+      s.v_scales + (is_8bit_pv(c) && !is_split_kv(c) ? c.warpgroups * v_columns(c) * 4 : 0);
   s.listed = s.tile_slots + (is_split_kv(c) ? 0 : kTileSlots * tile_slot_bytes(c));
   s.barriers = s.listed + (has_block_mask(c) ? kv_buffers(c) * kListedBytes : 0);
   // Full and empty for each Q tile and each K and V buffer, then one for each warpgroup: tail_full
@@ -314,7 +318,7 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
 // chosen with it.
 OCTAVO_HD constexpr bool stages_o(const Config& c) {
   return !is_split_kv(c) && !is_8bit_qk(c) && element_bytes(c.output.element) == 2 &&
-         c.head_dim > 64 &&
+         v_columns(c) > 64 &&
          smem_plan(c, true).total <= kSmemBytes / (has_block_mask(c) ? c.min_ctas : 1);
 }
 OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) { return smem_plan(c, stages_o(c)); }

@@ -385,6 +385,51 @@ OCTAVO_HD constexpr Sm90ForwardConfig mixed_config_of(const TableRow& row, Eleme
   return c;
 }
 
+// Takes shared memory from stages beyond the second, or with split-KV beyond the first, then from
+// the columns of ones.
+OCTAVO_HD constexpr void fit_smem(Sm90ForwardConfig& c) {
+  while (smem_bytes(c) > kSmemBytes && c.stages > (is_split_kv(c) ? 1 : 2)) --c.stages;
+  if (smem_bytes(c) > kSmemBytes) c.sum_rounded_p = false;
+}
+
+// CTAs of a configuration that an SM holds, at most `most`.
+OCTAVO_HD constexpr int resident_ctas(const Sm90ForwardConfig& c, int most) {
+  constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024;  // of an SM; of each CTA
+  constexpr int kFile = 65536;                                 // registers
+  const int by_smem = kSmBytes / (smem_bytes(c) + kReservedBytes);
+  const int by_registers = kFile / (threads(c) * round_up(registers_held(c), 8));
+  return max_of(min_of(most, min_of(by_smem, by_registers)), 1);
+}
+
+// A row of 16 bits for other tiles: head_dim columns of Q and K, and head_dim_v of V and O. No
+// search has timed such kernels, so its sizes and times are counted. In the table a block takes as
+// long as 100 + 2 head_dim columns: 0.46 us, and 0.58 us for each 64 of head_dim, for 128 rows by
+// 128 keys. The caller checks that the result is feasible.
+OCTAVO_HD constexpr TableRow with_head_dims(const TableRow& row, int head_dim, int head_dim_v) {
+  constexpr int kOtherColumns = 100, kMostColumns = 256;
+  TableRow made = row;
+  Sm90ForwardConfig& c = made.config;
+  c.head_dim = head_dim;
+  c.head_dim_v = head_dim_v == head_dim ? 0 : head_dim_v;
+  if (head_dim_v + ones_columns(c) > kMostColumns) c.sum_rounded_p = false;
+  fit_smem(c);
+  Estimate& e = made.estimate;
+  const double longer = static_cast<double>(kOtherColumns + head_dim + head_dim_v) /
+                        (kOtherColumns + 2 * row.config.head_dim);
+  e.wave_us *= longer;
+  e.block_us *= longer;
+  e.resident = resident_ctas(c, row.estimate.resident);
+  if (e.resident < row.estimate.resident) {
+    // Between one CTA, whose blocks take `alone` times as long, and all of them.
+    const double fewer =
+        static_cast<double>(row.estimate.resident - e.resident) / (row.estimate.resident - 1);
+    const double slower = 1 + (e.alone - 1) * fewer;
+    e.block_us *= slower;
+    e.alone /= slower;
+  }
+  return made;
+}
+
 inline constexpr Element kShippedElements[] = {Element::f16, Element::bf16};
 
 OCTAVO_HD constexpr bool is_shipped(const TableRow& row) {

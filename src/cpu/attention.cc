@@ -1,8 +1,9 @@
 // Tiled attention on the CPU, O = softmax(scale * Q K^T) V, without materialising S or P.
 //
-// A task is a block of query rows of one (sequence, head), or of all query heads that share a
-// key head where queries are few (decoding): panels of vectors whose lanes are queries, as many
-// as keep Q^T and O^T within 400 KB. It walks the visible keys in blocks of kKeyRows:
+// A task is a block of query rows of one (sequence, head). If queries are few, as in decoding, a
+// task has the rows of all query heads that share a KV head. Its rows form panels of vectors whose
+// lanes are queries, as many as keep Q^T and O^T within 400 KB. It walks the visible keys in blocks
+// of kKeyRows:
 //
 //   load K, V block -> f32          once per task and block, shared by its panels
 //   for each panel:  S^T = K Q^T    (scores)      lanes are queries: K enters as broadcasts
@@ -10,12 +11,13 @@
 //                    P^T = 2^(S-m)  (softmax)     vertical: no reduction across lanes
 //                    O^T += V^T P^T (accumulate)  V enters as broadcasts
 //
-// Traffic, for AVX-512 (48 queries a panel, tiles of 8 x 3 vectors) and head dim D. Per step of a
-// product: 11 loads for 24 multiply-adds, where the core can do 2 and 2 a cycle. In L1: 64
-// channels of Q^T (12 KB) or P^T (64 keys, 12 KB), each read once per 8 rows of the product. In L2:
-// Q^T and O^T of the task (768 rows at D = 64, 384 at 128) and the K and V block (74 KB at
-// D = 128). From beyond, K and V once per task: 2 * D * 4 B for 4 * 768 * D operations at D = 64,
-// 384 per byte. The softmax costs 15 vector instructions per vector of scores, the products 2 D.
+// Traffic, for AVX-512 (48 queries a panel, tiles of 8 x 3 vectors) and head dim D. A step of a
+// product has 11 loads and 24 multiply-adds; the core can do two of each per cycle. L1 holds 64
+// channels of Q^T (12 KB) or P^T (64 keys, 12 KB), each read once per 8 rows of the product. L2
+// holds Q^T and O^T of the task (768 rows at D = 64, 384 at 128) and the K and V block (74 KB at D
+// = 128). K and V come from beyond L2 once per task: 2 * D * 4 B for 4 * 768 * D operations at D =
+// 64, that is 384 operations per byte. The softmax costs 15 vector instructions per vector of
+// scores, the products 2 D.
 //
 // Measured (Skylake AVX-512, one thread, S = 2048, by CPU time on a shared machine, of a
 // multiply-add peak of 153 GFLOP/s): the products alone run at 90 to 93%; all of it at 67 to 69%
@@ -27,8 +29,8 @@
 //
 // Bits: all keys are summed in order, and blocks and groups start at multiples of their size from
 // the sequence's first key. A key that a row does not see contributes p = 0 exactly, and a block or
-// a group of such keys leaves a sum as it is, so neither the split into tasks nor the row's company
-// in a panel changes a bit of it.
+// group of such keys leaves a sum as it is. So a row's bits depend neither on the split into tasks
+// nor on the other rows of its panel.
 #include "cpu/attention.h"
 
 #include <algorithm>
@@ -47,10 +49,10 @@
 namespace octavo::cpu {
 namespace {
 
-// With fewer tasks per thread than this, blocks of queries get smaller, so that threads finish
-// together.
+// Blocks of queries are made smaller until each thread has at least this many tasks, so that
+// threads finish together.
 constexpr std::int64_t kTasksPerThread = 4;
-// With fewer queries than this a head would not fill its vectors, and the heads that share a KV
+// Heads with fewer queries than this would not fill their vectors, so the heads that share a KV
 // head are packed together.
 constexpr std::int64_t kFewQueries = 64;
 
@@ -109,8 +111,8 @@ std::size_t scratch_bytes(const Problem& problem, const Tiling& tiling) {
   return align(static_cast<std::size_t>(floats) * sizeof(float));
 }
 
-// The workspace cut up: what all share, with a copy of the lengths and of the page table at its
-// end, then a scratch for each worker.
+// The parts of the workspace: first what all workers share, which ends with copies of the lengths
+// and of the page table, then a scratch for each worker.
 struct Layout {
   std::int32_t* seqlens = nullptr;
   float* shared = nullptr;
@@ -152,8 +154,8 @@ Task make_task(const Problem& p, const Arguments& a, const Grid& grid, const Til
   return task;
 }
 
-// The arrays of lengths and the page table are read once, here: what is checked is what every task
-// sees, also where somebody writes to them meanwhile.
+// Copies the arrays of lengths and the page table. They are read only once, here, so every task
+// sees what was checked, even if the caller writes to them meanwhile.
 Arguments with_own_seqlens(const Arguments& arguments, std::int32_t* copy) {
   Arguments own = arguments;
   const auto take = [&copy](const std::int32_t*& array, std::int64_t entries) {

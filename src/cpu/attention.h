@@ -9,8 +9,9 @@
 
 namespace octavo::cpu {
 
-// The scales and means of the library's quantization, plus a scratch tile per worker; under 2 MB
-// per thread for inputs that need no quantization, for any lengths.
+// The size of the workspace: scales and means of the library's quantization, and a scratch for each
+// thread. For inputs that need no quantization it is below 2 MB for each thread, whatever the
+// lengths.
 std::size_t workspace_bytes(const Problem& problem, int threads);
 
 // `problem` is validated and matches `arguments`. Does not allocate, except for the search of
@@ -18,7 +19,8 @@ std::size_t workspace_bytes(const Problem& problem, int threads);
 // workspace; the result does not depend on it.
 Status attention(const Problem& problem, const Arguments& arguments, Workspace workspace);
 
-// "tile=256x64 target=AVX3_SKX threads=2", for explain and logs.
+// Describes the configuration for explain() and logs, such as "tile=256x64 target=AVX3_SKX
+// threads=2".
 std::string describe_config(const Problem& problem, int threads);
 
 int thread_count();

@@ -13,11 +13,11 @@
 //     dV += P^T dO, dK += dS^T Q     lanes are channels: P^T and dS^T enter as broadcasts
 //     dQ^T += K^T dS^T               lanes are queries again: no tile is ever transposed
 //
-// So the five products are computed once. A task owns its rows of dQ, and its own sums of dK and
-// dV, which cost 16 bytes of traffic for 10 * (rows in L2) operations. Recomputing P and dS in a
-// second loop instead would need no such sums but seven products, 40% more work; sums of dQ for
-// each block of keys would take as much memory for each query head as those of dK and dV take for
-// each KV head.
+// So each of the five products is computed once. A task owns its rows of dQ and has its own sums of
+// dK and dV, which cost 16 bytes of traffic for 10 * (rows in L2) operations. There are two
+// alternatives. A second loop that recomputes P and dS needs no such sums, but seven products, 40%
+// more work. Tasks that own keys need sums of dQ, which take as much memory for each query head as
+// the sums of dK and dV for each KV head.
 //
 // If there are fewer KV heads than kTasks, the rows of a head are divided into slices. The sums of
 // dK and dV of each slice are stored and added up afterwards, in order and in FP64. The slices
@@ -25,9 +25,9 @@
 // memory is limited (kSliceBytes). Otherwise each worker has one pair of sums for the longest
 // sequence.
 //
-// The gradient of a bias is a pass of its own, which recomputes S and dP: an entry of the bias may
-// hold for several sequences, heads, queries or keys, and each sum has one owner and a fixed order.
-// The gradient of a sink sums over the rows of its head, in FP64.
+// The gradient of a bias is a separate pass, which recomputes S and dP. An entry of the bias may
+// apply to several sequences, heads, queries or keys; each of these sums has one owner and a fixed
+// order. The gradient of a sink sums over the rows of its head, in FP64.
 //
 // Sums: dQ adds up the keys of a block from zero, then the blocks in FP32; dK and dV do the same
 // with blocks of queries, then with slices in FP64.
@@ -49,18 +49,18 @@
 namespace octavo::cpu {
 namespace {
 
-// As many tasks let 16 threads finish together under a causal mask.
+// With this many tasks 16 threads finish together under a causal mask.
 constexpr std::int64_t kTasks = 64;
 // The most memory for the sums of dK and dV of all slices.
 constexpr std::int64_t kSliceBytes = std::int64_t{256} << 20;
 // With fewer rows a slice would spend more time on its sums than on its products.
 constexpr std::int64_t kLeastSliceRows = 256;
-// The slices of batch_invariant, which must not depend on the rest of the batch.
+// The rows of a slice with batch_invariant, when slices must not depend on the rest of the batch.
 constexpr std::int64_t kInvariantSliceRows = 2048;
 
 __extension__ using Wide = __int128;
 
-// No machine has as many bytes, but sums with it do not overflow.
+// No machine has that many bytes, and sums with it do not overflow.
 constexpr Wide kMostBytes = Wide{1} << 60;
 
 Wide aligned(Wide bytes) {
@@ -76,8 +76,8 @@ struct BackwardGrid {
   std::int64_t slices = 1;  // of a KV head of a sequence, at most
   std::int64_t tokens = 0;  // keys of all sequences
 
-  // In bytes: arrays of lengths, the sums of all slices, and the scratch of a worker with its own
-  // sums: of dK, of dV, and of a tile of the bias.
+  // Sizes in bytes: the arrays of lengths, the sums of all slices, the scratch of a worker, its
+  // sums of dK and dV, and its sums of a tile of the bias.
   Wide seqlens_bytes = 0, slice_bytes = 0, sums_bytes = 0, scratch_bytes = 0, bias_bytes = 0;
 
   Wide shared_bytes() const { return seqlens_bytes + slice_bytes; }
@@ -117,7 +117,7 @@ bool has_nothing_to_write(const Problem& p) {
          (p.seqlen_kv == 0 && (p.heads_q == 0 || p.seqlen_q == 0));
 }
 
-// The workspace cut up.
+// The parts of the workspace.
 struct BackwardLayout {
   std::int32_t* seqlens = nullptr;
   float* slices = nullptr;
@@ -141,8 +141,8 @@ BackwardLayout lay_out(const BackwardGrid& grid, Workspace workspace) {
   return layout;
 }
 
-// The arrays of lengths are read once, here: what is checked is what every task sees, also where
-// somebody writes to them meanwhile.
+// Copies the arrays of lengths. They are read only once, here, so every task sees what was checked,
+// even if the caller writes to them meanwhile.
 BackwardArguments with_own_seqlens(const BackwardArguments& arguments, std::int32_t* copy) {
   BackwardArguments own = arguments;
   const auto take = [&copy](const std::int32_t*& array, std::int64_t entries) {
@@ -159,7 +159,7 @@ BackwardArguments with_own_seqlens(const BackwardArguments& arguments, std::int3
   return own;
 }
 
-// Zeroes the rows of a gradient that are not rows [begin, begin + length) of a batch entry.
+// Zeroes the rows of batch entry b of a gradient outside [begin, begin + length).
 void clear_padding(const Tensor& t, std::int64_t b, std::int64_t begin, std::int64_t length) {
   const auto size = static_cast<std::int64_t>(size_bytes(t.dtype));
   for (std::int64_t head = 0; head < t.shape[1]; ++head)
@@ -247,7 +247,8 @@ class Backward {
                                     static_cast<std::size_t>(grid_.sums_bytes) * which);
   }
   float* scratch(int worker) const { return sums(worker, 2); }
-  // A tile of dS by keys and queries, then a row by queries.
+  // The worker's sums of a tile of the bias, by keys and queries, and after them a row of sums by
+  // queries.
   double* bias_sums(int worker) const {
     return reinterpret_cast<double*>(
         of_worker(worker) + static_cast<std::size_t>(grid_.worker_bytes() - grid_.bias_bytes));
@@ -279,7 +280,7 @@ class Backward {
     if (!own) return;
     for (std::int64_t key = 0; key < u.sequence.seqlen_kv; ++key) {
       float* const dk = task.dk + key * grid_.tiling.pitch;
-      // In FP64, as add_slices() does it: the two give the same bits for one slice.
+      // In FP64, as in add_slices(), so that both give the same bits for one slice.
       for (std::int64_t c = 0; c < p_.head_dim; ++c)
         dk[c] = static_cast<float>(static_cast<double>(dk[c]) * context_.scale);
       store(a_.dk, u, key, dk);
@@ -307,13 +308,14 @@ class Backward {
       }
   }
 
-  // Blocks of rows of the bias that are computed apart: one if a single row holds for all queries.
+  // The number of blocks of rows of the bias, each computed by itself. It is one if a single row of
+  // the bias applies to all queries.
   std::int64_t query_blocks() const {
     const std::int64_t rows = a_.dbias.shape[2];
     return rows == 1 ? 1 : (rows + grid_.tiling.block - 1) / grid_.tiling.block;
   }
 
-  // The indices of a dimension of `all` for which entry `index` of a bias holds.
+  // The indices, in a dimension of size `all`, to which entry `index` of a bias applies.
   struct Indices {
     std::int64_t begin, end;
   };
@@ -321,7 +323,7 @@ class Backward {
     return entries == 1 ? Indices{0, all} : Indices{index, index + 1};
   }
 
-  // The entries of one head of the bias and one block of its rows, block of keys by block of keys.
+  // Computes dbias of one head and one block of rows of the bias, a block of keys at a time.
   void find_dbias(std::int64_t entry, std::int64_t query_block, int worker) const {
     const std::int64_t block = grid_.tiling.block, queries = a_.q.shape[2], keys = a_.k.shape[2];
     const bool one_row = a_.dbias.shape[2] == 1, one_column = a_.dbias.shape[3] == 1;
@@ -346,7 +348,7 @@ class Backward {
     if (one_column) store_dbias(entry, query_block, 0, row_sums);
   }
 
-  // Adds dS of all sequences and heads for which the entry holds. Rows and keys are those of the
+  // Adds dS of all sequences and heads to which the entry applies. Rows and keys are counted in the
   // tensors, padding included.
   void add_tile(std::int64_t entry, std::int64_t first_row, std::int64_t first_key, double* tile,
                 int worker) const {
@@ -375,7 +377,7 @@ class Backward {
     }
   }
 
-  // One column of the bias, for the rows of a block.
+  // Stores one column of dbias, for the rows of a block.
   void store_dbias(std::int64_t entry, std::int64_t query_block, std::int64_t key,
                    const double* sums) const {
     const Tensor& t = a_.dbias;

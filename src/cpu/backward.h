@@ -18,7 +18,7 @@ struct BackwardSlicing {
 };
 BackwardSlicing backward_slicing(const Problem& planned);
 
-// `arguments` is null for the problem's own lengths.
+// `arguments` may be null: then the lengths are those of the problem.
 std::size_t backward_workspace_bytes(const BackwardSlicing& slicing, const Problem& problem,
                                      const BackwardArguments* arguments, int threads);
 
@@ -27,7 +27,8 @@ std::size_t backward_workspace_bytes(const BackwardSlicing& slicing, const Probl
 Status attention_backward(const BackwardSlicing& slicing, const Problem& problem,
                           const BackwardArguments& arguments, Workspace workspace);
 
-// "block=48x64 slices=4 target=AVX3_SKX threads=2", for explain and logs.
+// Describes the configuration for explain() and logs, such as "block=48x64 slices=4 target=AVX3_SKX
+// threads=2".
 std::string describe_backward_config(const Problem& problem, int threads);
 
 }  // namespace octavo::cpu

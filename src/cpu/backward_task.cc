@@ -19,13 +19,14 @@
 namespace octavo::cpu {
 namespace {
 
-// The LSE in the scratch of a query that sees no key, or of a column without a query: P is zero.
+// The LSE that the scratch holds for a query that sees no key, and for a column without a query. It
+// makes P zero.
 constexpr float kNoKeys = std::numeric_limits<float>::infinity();
-// The last bit of an LSE from here on is 16, and P does not follow from it: its row counts as one
-// without keys.
+// From this magnitude on the last bit of an LSE is worth 16 or more, and P cannot be recomputed
+// from it. Such a row is treated as a row without keys.
 constexpr float kHugeLse = 0x1p27f;
 
-// The queries of a tile: P and dS of 48 queries and 64 keys are 12 KB each.
+// Queries of a tile. P and dS of 48 queries and 64 keys take 12 KB each.
 constexpr std::int64_t kBlockRows = 48;
 // Q, dO (each by rows and transposed) and dQ^T of the blocks in the scratch must fit into L2
 // together with a block of K, V, dK and dV.
@@ -112,7 +113,7 @@ class BackwardRunner {
     }
   }
 
-  // dS of at most a block of rows and of keys, as add_score_gradients() promises.
+  // Adds dS of at most a block of rows and a block of keys to `sums`; see add_score_gradients().
   void add_scores(std::int64_t begin, std::int64_t end, double* sums) {
     rows_ = task_.rows;
     load_block(0);
@@ -132,7 +133,7 @@ class BackwardRunner {
   }
 
  private:
-  // Keys [begin, end) of a block of keys that some query of a block attends to.
+  // Keys [begin, end) of a loaded block of keys that at least one query of a block attends to.
   struct TileKeys {
     std::int64_t begin, end;
     bool all_seen;    // by every query, as far as causal masks and windows go
@@ -217,7 +218,7 @@ void BackwardRunner::load_query(std::int64_t index) {
   c_.kernels.to_f32(a.q.dtype, row_of(a.q, b, at.head, row), 0, 1, d, q, 0);
   c_.kernels.to_f32(a.dout.dtype, row_of(a.dout, b, at.head, row), 0, 1, d, dout, 0);
   c_.kernels.to_f32(a.out.dtype, row_of(a.out, b, at.head, row), 0, 1, d, s_.row, 0);
-  // The padding takes part in the check for finite numbers, and nothing else uses it.
+  // Only the check for finite numbers reads the padding.
   std::fill_n(q + d, t_.pitch - d, 0.0f);
   std::fill_n(dout + d, t_.pitch - d, 0.0f);
   double delta = 0;
@@ -285,8 +286,8 @@ bool BackwardRunner::keys_are_finite(std::int64_t count) const {
   return finite;
 }
 
-// Where only some queries see a key, P and dS are zero for the others; an Inf or NaN times such a
-// zero would reach a gradient that has nothing to do with it.
+// If only some queries see a key, P and dS are zero for the others. An Inf or NaN times such a zero
+// would spread to gradients that do not depend on it, so those tiles are computed pair by pair.
 BackwardRunner::TileKeys BackwardRunner::tile_keys(std::int64_t block, std::int64_t from,
                                                    std::int64_t to, bool keys_finite) const {
   const BlockKeys& keys = block_keys_[static_cast<std::size_t>(block)];
@@ -307,7 +308,7 @@ void BackwardRunner::attend_block(std::int64_t block, std::int64_t from, std::in
     multiply(block, tile, from);
 }
 
-// P^T into s and dS^T into ds, of the scores with their modifiers; false if all of P is zero.
+// Computes P^T into s and dS^T into ds, with the modifiers. Returns false if all of P is zero.
 bool BackwardRunner::find_scores(std::int64_t block, const TileKeys& tile, std::int64_t from) {
   const Kernels& kernels = c_.kernels;
   const std::int64_t count = tile.end - tile.begin, rows = rows_of(block);
@@ -334,7 +335,7 @@ bool BackwardRunner::find_scores(std::int64_t block, const TileKeys& tile, std::
   return true;
 }
 
-// The five products of a tile.
+// Computes the five products of a tile.
 void BackwardRunner::multiply(std::int64_t block, const TileKeys& tile, std::int64_t from) {
   if (!find_scores(block, tile, from)) return;
   const Kernels& kernels = c_.kernels;

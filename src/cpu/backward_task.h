@@ -24,10 +24,11 @@ struct BackwardTiling {
 
 BackwardTiling make_backward_tiling(const Kernels& kernels, const Problem& problem);
 
-// Floats that a task needs for itself, without the sums of dK and dV.
+// The size of a task's scratch in floats, without the sums of dK and dV.
 std::int64_t backward_scratch_floats(const BackwardTiling& tiling);
 
-// dk and dv are the sums of the task, seqlen_kv rows of `pitch` floats, for an unscaled K.
+// A task with its sums of dK and dV: seqlen_kv rows of `pitch` floats each, without the softmax
+// scale.
 struct BackwardTask : Task {
   float* dk = nullptr;
   float* dv = nullptr;
@@ -47,8 +48,8 @@ struct BackwardContext {
 // kScratchAlignment-aligned, of backward_scratch_floats().
 void run_backward_task(const BackwardContext& context, const BackwardTask& task, float* scratch);
 
-// Adds dS of the task's rows, at most a block of one head, and of the keys [begin, end), at most
-// kKeyRows, to sums[(key - begin) * block + row]. The same scratch serves.
+// Adds dS of the task's rows and of keys [begin, end) to sums[(key - begin) * block + row]. There
+// may be at most one block of rows, of one head, and at most kKeyRows keys. `scratch` is as above.
 void add_score_gradients(const BackwardContext& context, const Task& task, std::int64_t begin,
                          std::int64_t end, double* sums, float* scratch);
 

@@ -1,4 +1,4 @@
-// Selects the kernels in use.
+// Selects the kernels that the CPU backend uses.
 #include "cpu/kernels.h"
 
 #include <atomic>

@@ -1,10 +1,12 @@
-// The inner loops of the CPU backend as one table of functions, so that the part above them
-// (tasks, masks, loading) is written once and knows no instruction set.
+// The inner loops of the CPU backend as one table of functions. The code that calls them (tasks,
+// masks, loading) is written once and does not depend on the instruction set.
 //
-// Vector lanes run over queries. A panel holds `vectors * lanes` queries; matrices with queries
-// are stored transposed, one row of the panel's width per channel or key:
+// Vector lanes run over queries. A panel holds `vectors * lanes` queries. Matrices with queries are
+// stored transposed, one row of the panel's width for each channel or key:
+//
 //   Q^T [head_dim][width]   S^T, P^T [keys][width]   O^T [head_dim][width]
-// so the softmax needs no reduction across lanes, K and V are read as broadcasts of single
+//
+// So the softmax needs no reduction across lanes, K and V are read as broadcasts of single
 // elements, and neither of them is ever transposed. A lane's result does not depend on the other
 // lanes or on their number, so a row's bits do not depend on the rest of the batch.
 #pragma once
@@ -36,8 +38,8 @@ struct LaneLimits {
 // The modifiers of a tile of scores, which are in log2 units. Null or 0: none.
 struct TileModifiers {
   float softcap = 0;
-  float* derivative = nullptr;   // [key][lane]: receives that of the softcap, if there is one
-  const float* slope = nullptr;  // of each lane, as is its diagonal
+  float* derivative = nullptr;   // [key][lane]: receives the softcap's derivative, if there is one
+  const float* slope = nullptr;  // of each lane, as are the diagonals
   const float* diagonal = nullptr;
   float first_key = 0;  // the tile's first key; it and the diagonals count from the same key
   const float* addition = nullptr;  // [key][lane]; -infinity hides the key
@@ -45,8 +47,8 @@ struct TileModifiers {
 
 // c[r][i] = sum over d < depth of a(r, d) * b[d][i] for r < rows and i < vectors * lanes, where
 // a(r, d) is a[r * a_pitch + d], or a[d * a_pitch + r] if a is transposed. The rows of b and c are
-// b_pitch and c_pitch floats apart, whole vectors. With `add` sums over parts of the depth, each
-// added up from zero, are added to c.
+// b_pitch and c_pitch floats apart, whole vectors. With `add` the sum is added to c; it is computed
+// in parts of the depth, each of which begins at zero.
 struct Product {
   const float* a;
   std::int64_t a_pitch;
@@ -68,17 +70,17 @@ struct Kernels {
   void (*scores)(const float* k, std::int64_t k_pitch, std::int64_t keys, std::int64_t head_dim,
                  const float* q, std::int64_t vectors, float* s);
 
-  // s becomes softcap * tanh(s / softcap) - slope * |diagonal - key| + addition, or -infinity where
-  // the addition is. As in the softmax, only a comparison decides what is hidden.
+  // s becomes softcap * tanh(s / softcap) - slope * |diagonal - key| + addition, or -infinity if
+  // the addition is -infinity. As in the softmax, only a comparison decides what is hidden.
   void (*modify_scores)(float* s, std::int64_t keys, std::int64_t vectors,
                         const TileModifiers& modifiers);
 
-  // The online softmax of one tile, base 2. s becomes p = 2^(s - max); `max` and `sum` move on,
-  // and `rescale` is what everything summed under the old maximum must be multiplied by. Here and
-  // in `accumulate` the tile's own sum is made first and then added: added key by key, a sum of
-  // many keys would round each of them to its own, much coarser, last bit.
-  // `limits` may be null: every lane sees every key. Only the comparison decides what a lane
-  // sees, so a NaN in a key that it does not see cannot reach it.
+  // The online softmax of one tile, in base 2. s becomes p = 2^(s - max), and `max` and `sum` are
+  // updated. `rescale` receives the factor for everything that was summed under the old maximum.
+  // Here and in `accumulate` the tile is summed by itself and then added: if keys were added one by
+  // one to a sum of many keys, each would be rounded to that sum's much coarser last bit. `limits`
+  // may be null: every lane sees every key. Only the comparison decides what a lane sees, so a NaN
+  // in a hidden key cannot reach it.
   void (*softmax)(float* s, std::int64_t keys, std::int64_t vectors, const LaneLimits* limits,
                   float* max, float* sum, float* rescale);
 
@@ -86,17 +88,19 @@ struct Kernels {
   void (*accumulate)(const float* v, std::int64_t v_pitch, std::int64_t keys, std::int64_t head_dim,
                      const float* p, std::int64_t vectors, const float* rescale, float* o);
 
-  // The backward pass: its five products, and what lies between them. s becomes p = 2^(s - lse), or
-  // 0 where `limits` hide the key, and dp becomes ds = p (dp - delta); lse is in base 2.
+  // The backward pass: `product` computes its five products, `softmax_backward` what comes between
+  // them. s becomes p = 2^(s - lse), or 0 where `limits` hide the key, and dp becomes ds = p (dp -
+  // delta). `lse` is in base 2.
   void (*product)(const Product& product);
   void (*softmax_backward)(float* s, float* dp, std::int64_t keys, std::int64_t vectors,
                            std::int64_t pitch, const LaneLimits* limits, const float* lse,
                            const float* delta);
 
-  // Rows. `to_f32` reads exactly n elements of each row of any dtype, without a scale, rows
-  // `stride` elements apart, and writes them `pitch` floats apart; `from_f32` writes
-  // exactly n of f32, f16 or bf16. The others work in place on a padded row; `round_to` rounds to
-  // the nearest value of any dtype but f32, as numeric/formats.h defines it.
+  // Conversions of rows. `to_f32` reads exactly n elements of each row, of any dtype, without
+  // applying a scale; rows are `stride` elements apart in the source and `pitch` floats apart in
+  // the result. `from_f32` writes exactly n elements of f32, f16 or bf16. The other functions work
+  // in place on a padded row. `round_to` rounds to the nearest value of any dtype but f32, as
+  // numeric/formats.h defines it.
   void (*to_f32)(DType dtype, const void* source, std::int64_t stride, std::int64_t rows,
                  std::int64_t n, float* target, std::int64_t pitch);
   void (*from_f32)(DType dtype, const float* row, std::int64_t n, void* target);
@@ -108,14 +112,14 @@ struct Kernels {
   double (*multiply_adds)(std::int64_t rounds);
 };
 
-// Plain C++ that compilers vectorise for the baseline: always present, and the tests compare the
-// others with it.
+// The kernels in plain C++, which compilers vectorise for the baseline instruction set. They are
+// always present, and tests compare the others with them.
 const Kernels& portable_kernels();
 
-// Every table that this machine can run, the best first; the portable one is always included.
+// Every table that this machine can run, the best first. The portable one is always included.
 std::vector<const Kernels*> available_kernels();
 
-// The one in use: the best, unless a test chose another.
+// The table in use: the best one, unless a test chose another.
 const Kernels& kernels();
 void use_kernels(const Kernels* chosen);  // null: the best
 

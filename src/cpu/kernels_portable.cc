@@ -16,8 +16,8 @@ constexpr std::int64_t kLanes = 8;
 constexpr std::int64_t kMaxVectors = 3;
 constexpr std::int64_t kRows = 4;
 
-// One vector of columns of `rows` rows (at most kRows) of a product. The sum is added up before c
-// is looked at: c = c * rescale + sum, or c + sum with `add`.
+// One vector of columns of `rows` rows (at most kRows) of a product. The sum starts from zero and
+// is then combined with c: c = c * rescale + sum, or c + sum with `add`.
 struct Strip {
   const float* a;
   std::int64_t row_stride, k_stride;
@@ -38,7 +38,7 @@ struct Strip {
           for (std::int64_t i = 0; i < kLanes; ++i) sum[r][i] += element * b[k * b_pitch + i];
         }
     };
-    // A constant count lets the sums stay in registers.
+    // With a constant count the sums stay in registers.
     if (rows == kRows)
       multiply_add(kRows);
     else

@@ -35,8 +35,8 @@ double multiply_adds(std::int64_t rounds) {
   // Accumulates into the chain as a matrix product does: on Arm any other sum would cost a copy.
   const V scale = hn::Set(d, 0.999f), step = hn::Set(d, 0.001f);
   constexpr bool kMore = HWY_ARCH_ARM;
-  // The starts differ, because equal chains would be computed once. It is not an array, because the
-  // size of a vector is unknown at compile time on some targets.
+  // The starts differ, because equal chains would be computed once. They are not an array, because
+  // the size of a vector is unknown at compile time on some targets.
   V x0 = hn::Set(d, 0.0f), x1 = hn::Set(d, 0.1f), x2 = hn::Set(d, 0.2f), x3 = hn::Set(d, 0.3f),
     x4 = hn::Set(d, 0.4f), x5 = hn::Set(d, 0.5f), x6 = hn::Set(d, 0.6f), x7 = hn::Set(d, 0.7f),
     x8 = hn::Set(d, 0.8f), x9 = hn::Set(d, 0.9f), x10 = hn::Set(d, 1.1f), x11 = hn::Set(d, 1.2f);

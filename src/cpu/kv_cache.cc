@@ -44,8 +44,7 @@ void store_cache_row(const Tensor& cache, float* scales, const Int4Groups& group
   if (cache.dtype <= DType::bf16) return store_row(cache, page, head, row_of_page, row);
   auto* const to = static_cast<std::uint8_t*>(cache.data) + page * cache.stride[0] +
                    head * cache.stride[1] + row_of_page * cache.stride[2];
-  if (cache.dtype == DType::int4)
-    return store_int4_row(row, groups, page, head, row_of_page, to);
+  if (cache.dtype == DType::int4) return store_int4_row(row, groups, page, head, row_of_page, to);
   scales[(page * cache.shape[1] + head) * cache.shape[2] + row_of_page] =
       quantize_row(cache.dtype, row, cache.shape[3], to);
 }

@@ -7,8 +7,8 @@
 
 namespace octavo::cpu {
 
-// Writes k and v (batch, heads, tokens, head_dim) behind the last rows of the sequences and adds
-// their number to the lengths. The page table has the pages for them.
+// Writes k and v (batch, heads, tokens, head_dim) after the last rows of the sequences, and adds
+// their number to the lengths. The page table must have pages for them.
 void append_rows(const CacheMemory& cache, const CacheBatch& batch, const ConstTensor& k,
                  const ConstTensor& v, const Rotary& rotary);
 

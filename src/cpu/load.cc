@@ -1,4 +1,4 @@
-// Loading rows, stage by stage.
+// RowLoader: loads, transforms and rounds rows of Q, K and V.
 #include "cpu/load.h"
 
 #include <cstddef>
@@ -54,8 +54,8 @@ void RowLoader::decode(std::int64_t row, float* target) const {
 
 bool RowLoader::is_plain() const {
   const OperandFormat& format = operand_.format;
-  return operand_.tensor.dtype != DType::int4 && !format.scales_of_caller() && !format.rounded && !format.hadamard &&
-         operand_.means == nullptr;
+  return operand_.tensor.dtype != DType::int4 && !format.scales_of_caller() && !format.rounded &&
+         !format.hadamard && operand_.means == nullptr;
 }
 
 void RowLoader::load_block(std::int64_t begin, std::int64_t end, float* target,

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "attention/element_places.h"
+#include "attention/element_offsets.h"
 #include "attention/operand.h"
 #include "attention/operand_scales.h"
 #include "cpu/kernels.h"
@@ -12,7 +12,7 @@
 
 namespace octavo::cpu {
 
-// The padded size of a row of `head_dim` floats, which kernels may write in whole vectors.
+// The padded size of a row of `head_dim` floats. Kernels may write rows in whole vectors.
 constexpr std::int64_t padded_row(std::int64_t head_dim) {
   return (head_dim + kRowPadding - 1) / kRowPadding * kRowPadding;
 }
@@ -34,7 +34,7 @@ struct Operand {
 
 class RowLoader {
  public:
-  // `factors`: scratch for two padded rows, which must outlive the loader.
+  // `factors`: scratch for two padded rows. It must outlive the loader.
   RowLoader(const Kernels& kernels, const Operand& operand, const HeadOfSequence& rows,
             float* factors);
 
@@ -62,7 +62,7 @@ class RowLoader {
   const Kernels& kernels_;
   const Operand& operand_;
   const HeadOfSequence rows_;
-  const ElementPlaces places_;
+  const ElementOffsets places_;
   const std::int64_t head_dim_;
   const float* channel_steps_ = nullptr;  // if each channel has its own scale
   const float* channel_inverses_ = nullptr;

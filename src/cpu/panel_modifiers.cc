@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kLog2e = std::numbers::log2e_v<float>;
 
-// The step of a dimension, which is 0 where one entry holds for all.
+// The stride of a dimension; 0 if its one entry applies to all indices.
 std::int64_t step(const ConstTensor& t, std::size_t dimension) {
   return t.shape[dimension] == 1 ? 0 : t.stride[dimension];
 }
@@ -26,8 +26,8 @@ std::int64_t offset(const ConstTensor& t, const Sequence& at, const QueryRow& qu
          (at.kv_begin + key) * step(t, 3);
 }
 
-// A bias in log2 units. A finite one stays finite: the lowest float, with which some callers hide
-// keys, hides a key only beside greater ones.
+// A bias in log2 units. A finite bias stays finite: some callers hide keys with the lowest float,
+// and such a key is hidden only if the row has others with a greater bias.
 float bias_log2(float bias) {
   constexpr float kLargest = std::numeric_limits<float>::max();
   return std::isinf(bias) ? bias : std::clamp(bias * kLog2e, -kLargest, kLargest);
@@ -37,7 +37,8 @@ float bias_log2(float bias) {
 
 bool PanelModifiers::load(std::int64_t first_query, std::int64_t rows, std::int64_t width,
                           std::int64_t begin, std::int64_t count, TileModifiers& tile) const {
-  // The largest finite number stands for softcaps that overflow in base 2: it changes no score.
+  // A softcap that overflows in base 2 is replaced by the largest finite number, which changes no
+  // score.
   if (const float softcap = problem_.options.softcap; softcap != 0)
     tile.softcap = std::min(softcap * kLog2e, std::numeric_limits<float>::max());
   if (problem_.alibi) load_alibi(first_query, rows, width, begin, tile);
@@ -47,8 +48,8 @@ bool PanelModifiers::load(std::int64_t first_query, std::int64_t rows, std::int6
   return load_additions(first_query, rows, width, begin, count);
 }
 
-// Counts from the first key of the block, whose distance from a diagonal does not depend on the
-// panel: where it is rounded, all panels round it alike.
+// Diagonals are counted from the first key of the block. That distance does not depend on the
+// panel, so all panels round it alike.
 void PanelModifiers::load_alibi(std::int64_t first_query, std::int64_t rows, std::int64_t width,
                                 std::int64_t begin, TileModifiers& tile) const {
   const Sequence& at = task_.sequence;
@@ -80,7 +81,8 @@ bool PanelModifiers::load_additions(std::int64_t first_query, std::int64_t rows,
     const std::int64_t bias = problem_.bias ? offset(a_.bias, task_.sequence, query, begin) : 0;
     const std::int64_t mask = problem_.mask ? offset(a_.mask, task_.sequence, query, begin) : 0;
     const bool blocks = problem_.block_mask != 0, drafts = problem_.draft_tree;
-    if (blocks || drafts || bias != bias_at || mask != mask_at) row_has_visible = load_row(bias, mask, count);
+    if (blocks || drafts || bias != bias_at || mask != mask_at)
+      row_has_visible = load_row(bias, mask, count);
     if (blocks && row_has_visible) row_has_visible = hide_blocks(query, begin, count);
     if (drafts && row_has_visible) row_has_visible = hide_drafts(query, begin, count);
     bias_at = bias;
@@ -134,7 +136,7 @@ bool PanelModifiers::hide_blocks(const QueryRow& query, std::int64_t begin,
   return !std::all_of(s_.row, s_.row + count, [](float x) { return x == -kInfinity; });
 }
 
-// The same of the draft tree.
+// Hides what the draft tree hides from s_.row, and returns whether a key is visible.
 bool PanelModifiers::hide_drafts(const QueryRow& query, std::int64_t begin,
                                  std::int64_t count) const {
   const DraftRow drafts(a_, task_.sequence, query.row);

@@ -1,5 +1,5 @@
-// Prepares the modifiers of a panel's tiles (softcap, bias, ALiBi, mask tensor, block mask and draft
-// tree) in the form that Kernels::modify_scores reads.
+// Prepares the modifiers of a panel's tiles (softcap, bias, ALiBi, mask tensor, block mask and
+// draft tree) in the form that Kernels::modify_scores reads.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace octavo::cpu {
 
-// Scratch of a task; null where the problem has no such modifier.
+// The scratch of a task for modifiers. Pointers of modifiers that the problem does not have are
+// null.
 struct ModifierScratch {
   float* addition;  // [key][lane] of one tile: bias, and -infinity where a mask hides the key
   float* row;       // of it, one lane
@@ -40,13 +41,14 @@ class PanelModifiers {
                  const Task& task, const ModifierScratch& scratch)
       : kernels_(kernels), problem_(problem), a_(arguments), task_(task), s_(scratch) {}
 
-  // The keys [begin, begin + count) of the panel with queries [first_query, first_query + rows),
-  // at most a block of keys. Returns false if bias and masks hide all of them from every query.
+  // Loads the modifiers of keys [begin, begin + count), at most a block of keys, for the panel with
+  // queries [first_query, first_query + rows). Returns false if bias and masks hide all of these
+  // keys from every query.
   bool load(std::int64_t first_query, std::int64_t rows, std::int64_t width, std::int64_t begin,
             std::int64_t count, TileModifiers& tile) const;
 
-  // Whether the block mask, if there is one, shows the block of kKeyRows keys that holds `key` to
-  // one of the task's first `rows` queries.
+  // Whether one of the task's first `rows` queries sees the block of kKeyRows keys that holds
+  // `key`, according to the block mask. True without a block mask.
   bool sees_block(std::int64_t rows, std::int64_t key) const;
 
  private:

@@ -1,4 +1,4 @@
-// Measures the machine's fp32 multiply-add rate, to which the backend's speed is compared.
+// Measures the machine's rate of fp32 multiply-adds, with which the backend's speed is compared.
 #include <chrono>
 
 #include "cpu/attention.h"

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::uint32_t kInfinityBits = 0x7F800000;
 
-// Smoothing and rotation are for the library's quantization only: without it they would change
-// nothing but rounding.
+// Smoothing and rotation apply only if the library quantizes. Otherwise they would change nothing
+// but rounding.
 OperandFormats formats_in_use(const Problem& problem) {
   OperandFormats formats = operand_formats(problem);
   const bool rotate = formats.q.scales_of_ours() || formats.k.scales_of_ours();
@@ -34,7 +34,8 @@ std::int64_t own_scales_per_head(const Problem& p, const OperandFormat& format, 
                          p.options.quantization.block_rows);
 }
 
-// One operand in preparation; `storage` receives its scales, one set per (sequence, head).
+// One operand whose scales are being computed. `storage` receives them, one set for each (sequence,
+// head).
 struct Preparation {
   const Kernels& kernels;
   const Problem& problem;
@@ -62,7 +63,7 @@ Operand unrounded(const Operand& operand) {
   return values;
 }
 
-// As mean_rows of numeric/quantize.h, but for rows of any format and without allocating.
+// Does what mean_rows of numeric/quantize.h does, for rows of any format and without allocating.
 void mean_of_head(const Preparation& p, std::int64_t number, std::int64_t head, float* scratch) {
   const std::int64_t head_dim = p.operand.tensor.shape[3];
   float* row = scratch;
@@ -77,8 +78,8 @@ void mean_of_head(const Preparation& p, std::int64_t number, std::int64_t head, 
   sums.mean(p.means + (number * p.heads() + head) * head_dim);
 }
 
-// Magnitudes as integers: they have the order of finite floats, and one comparison excludes NaN and
-// Inf.
+// The magnitude of x as an integer. Integers have the order of finite floats, and one comparison
+// excludes NaN and Inf.
 std::uint32_t finite_magnitude(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFF;
   return bits < kInfinityBits ? bits : 0;

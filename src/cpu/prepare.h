@@ -1,5 +1,5 @@
-// Computes the mean keys and the scales of the library's quantization before the first tile.
-// Precisions that need neither cost nothing here.
+// Computes the mean keys and the scales of the library's quantization before the first tile. It
+// does nothing for precision modes that need neither.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct Operands {
   Operand q, k, v;
 };
 
-// Floats that `prepare` uses until the call is done.
+// The number of floats that `prepare` stores for the duration of a call.
 std::int64_t prepared_floats(const Problem& problem);
 
 // Scratch per worker, in floats.

@@ -1,4 +1,5 @@
-// SIMD: rows of any format to f32, rounded, scaled, and back. Included once per instruction set.
+// SIMD conversions of rows: from any format to f32 and back, rounding and scaling. Included once
+// per instruction set.
 #include <cstdint>
 #include <cstring>
 #include <limits>

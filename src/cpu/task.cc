@@ -70,7 +70,7 @@ struct Scratch {
   double* group_sum;  // only where there are several
   float* group_max;
   double* group_factor;  // per query of one panel
-  float* lse_shift;      // what smoothing took from the logits
+  float* lse_shift;      // what smoothing subtracted from the scores
   float* rescale;        // per query of one panel, from here on
   float* begin;
   float* end;
@@ -238,7 +238,8 @@ void TaskRunner::attend() {
       v_rows.load_block(from, to, s_.v, t_.pitch_v);
       for (std::int64_t p = 0; p < panels(); ++p) attend_panel(p, from, to);
     }
-    // After the last group too, where there was one before it: store_rows reads what is complete.
+    // The last block also ends its group if there was a group before, as store_rows then reads the
+    // finished groups.
     const bool ends_group = to == end ? has_finished_group_ : to % kGroupKeys == 0;
     if (!ends_group) continue;
     if (!has_finished_group_) clear_groups();
@@ -254,8 +255,9 @@ void TaskRunner::clear_groups() {
   std::fill_n(s_.group_max, queries, -kInfinity);
 }
 
-// Adds what the group left in `o` and `sum` to the groups before it, and clears both. The factor
-// comes from the two maxima, so the roundings of rescale factors do not add up either.
+// Adds `o` and `sum` of the current group to those of the previous groups, and clears both. The
+// factor is computed from the two maxima, so the roundings of successive rescale factors do not add
+// up.
 void TaskRunner::finish_group(std::int64_t panel) {
   const std::int64_t first = panel * t_.panel;
   const std::int64_t width = round_up(rows_of(panel), c_.kernels.lanes);
@@ -279,7 +281,7 @@ void TaskRunner::finish_group(std::int64_t panel) {
   }
 }
 
-// Null if every lane attends to all of [begin, end).
+// The limits of the panel's lanes; null if every lane attends to all of [begin, end).
 const LaneLimits* TaskRunner::lane_limits(std::int64_t panel, std::int64_t begin, std::int64_t end,
                                           LaneLimits& limits) const {
   for (std::int64_t i = 0; i < t_.panel; ++i) {
@@ -330,20 +332,21 @@ void TaskRunner::store_row(const QueryRow& at, std::byte* to) const {
   encode_values(a.out.dtype, s_.row, t_.head_dim_v, inverse, to);
 }
 
-// Divides O by the row's sum, to which a sink adds one term. A row without a visible key has the
-// sum 0; its output is 0, and its LSE the sink or -infinity.
+// Computes the factor and the LSE of a row from its sum, to which a sink adds one term. A row
+// without a visible key has the sum 0: its output is 0, and its LSE is the sink or -infinity.
 TaskRunner::RowEnd TaskRunner::end_of_row(std::int64_t index, float sum) const {
   const float* sinks = c_.arguments.sinks;
   const auto sink = sinks == nullptr ? -kInfinity : sinks[query(index).head];
   if (sum == 0) return {0.0f, sink};
-  // A bias may overflow in log2 units. The lowest float stands for such a maximum, and is the LSE.
+  // A bias may overflow in log2 units. Such a maximum is replaced by the lowest float, which is
+  // also the LSE.
   const float max_log2 = s_.max[index];
   const bool overflows = std::abs(max_log2) >= std::numeric_limits<float>::max();
   const double max = max_log2 * (overflows ? 1.0 : std::numbers::ln2);
   const double shift = s_.lse_shift[index];
   if (sinks == nullptr)
     return {1.0f / sum, static_cast<float>(max + std::log(static_cast<double>(sum)) + shift)};
-  // Smoothing took `shift` from the scores, but not from the sink.
+  // Smoothing has subtracted `shift` from the scores, but not from the sink.
   const double sink_score = static_cast<double>(sink) - shift;
   const double top = std::max(max, sink_score);
   const double of_keys = std::exp(max - top);

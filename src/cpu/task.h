@@ -13,11 +13,12 @@ namespace octavo::cpu {
 
 inline constexpr std::size_t kScratchAlignment = 256;
 
-// Keys of a tile: P^T of a panel (64 x 48 floats, 12 KB) shares a 32 KB L1 with as much of Q^T.
+// Keys of a tile. P^T of a panel (64 x 48 floats, 12 KB) and as much of Q^T fit into a 32 KB L1
+// together.
 inline constexpr std::int64_t kKeyRows = 64;
 
-// Keys whose tiles are added up in FP32; such groups are added up in FP64 (docs/tolerances.md,
-// "Many keys"). They start at multiples of this from a sequence's first key.
+// Keys of a group. Tiles of a group are added up in FP32, and groups in FP64 (docs/tolerances.md,
+// "Many keys"). Groups start at multiples of this from a sequence's first key.
 inline constexpr std::int64_t kGroupKeys = 32 * kKeyRows;
 
 struct Tiling {
@@ -35,15 +36,15 @@ struct Tiling {
 
 Tiling make_tiling(const Kernels& kernels, const Problem& problem);
 
-// Floats that a task needs for itself.
+// The size of a task's scratch in floats.
 std::int64_t scratch_floats(const Tiling& tiling);
 
 struct QueryRow {
   std::int64_t head, row;  // the row counts from the first of the sequence
 };
 
-// Rows [first_row, first_row + rows) of a unit. A unit consists of the query heads from first_head
-// on that share kv_head, one after another; it may have a single head.
+// Rows [first_row, first_row + rows) of a unit. A unit is one or more query heads that share
+// kv_head, one after another, beginning with first_head.
 struct Task {
   std::int64_t number = 0;  // of the sequence
   Sequence sequence{};

@@ -1,4 +1,4 @@
-// Workers sleep on a condition variable until a job has a free seat for them.
+// The thread pool. Threads sleep on a condition variable until a job needs one more worker.
 #include "cpu/thread_pool.h"
 
 #include <sched.h>
@@ -110,7 +110,7 @@ void ThreadPool::run(std::int64_t tasks, int workers, TaskBody body, void* conte
   if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
-// Waits for the workers of the job; after that the threads are free for the next.
+// Waits until all workers of the job have finished. Then the threads are free for the next job.
 void ThreadPool::finish(std::exception_ptr& thrown) {
   {
     std::unique_lock lock(mutex_);

@@ -12,12 +12,12 @@ int core_count();
 
 using TaskBody = void (*)(void* context, std::int64_t task, int worker);
 
-// Calls body(context, task, worker) once for every task of [0, tasks), on at most `workers`
-// threads numbered from 0, which is the caller; returns when all are done. A free thread takes the
-// next task in order. Only one call at a time uses the pool; a nested or concurrent call runs all
-// its tasks on its own thread, so neither can deadlock. If the system cannot create threads, the
-// existing ones do the work. An exception of a task is rethrown when all workers are done; tasks
-// that have not started by then are skipped.
+// Calls body(context, task, worker) once for every task in [0, tasks), on at most `workers`
+// threads, and returns when all are done. Threads are numbered from 0, which is the caller. A free
+// thread takes the next task in order. Only one call at a time uses the pool. A nested or
+// concurrent call runs all its tasks on its own thread, so neither can deadlock. If the system
+// cannot create threads, the existing ones do the work. An exception of a task is rethrown when all
+// workers are done; tasks that have not started by then are skipped.
 void run_tasks(std::int64_t tasks, int workers, TaskBody body, void* context);
 
 template <class Body>
@@ -30,7 +30,7 @@ void parallel_for(std::int64_t tasks, int workers, Body&& body) {
       &body);
 }
 
-// Calls work(thread) on this many separate threads, of which the caller is number 0; returns when
+// Calls work(thread) on `threads` separate threads, of which the caller is number 0. Returns when
 // all are done, and rethrows an exception of one of them. The system may provide fewer threads, so
 // `work` must take its tasks from a shared counter. For work that itself calls the backend.
 void on_own_threads(int threads, const std::function<void(int)>& work);

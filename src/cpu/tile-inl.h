@@ -1,8 +1,8 @@
-// SIMD: the products of a tile and the softmax between them, of both passes. Included once per
+// The SIMD products of a tile and the softmax between them, for both passes. Included once per
 // instruction set.
 //
-// Sizeless vectors (SVE) cannot be elements of an array, which is why the accumulators of the
-// products are named variables and their repetition is left to local macros.
+// Sizeless vectors (SVE) cannot be elements of an array. Therefore the accumulators of the products
+// are named variables, and local macros repeat the code for them.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -37,7 +37,7 @@ constexpr std::int64_t kDepth = 64;
 // How the product of a tile is combined with c, its destination.
 enum class Target : std::uint8_t {
   overwrite,    // c = sum
-  resume,       // the sum goes on from c: cutting the depth into parts does not change a bit
+  resume,       // continues the sum of c: dividing the depth into parts does not change a bit
   add,          // c = c + sum, where the sum is added up from zero: what c has grown to does not
                 // round every term
   add_rescaled  // c = c * rescale + sum, likewise
@@ -220,10 +220,10 @@ void product(const Product& p) {
 // ---------------------------------------------------------------------------------------------
 // Softmax
 
-// 2^x for x <= 0 as (1 + y f) * power, where power is a power of two; returns y. The low bits of
-// the magic sum are round(x) + 127, the exponent field of the power; at -127 that is the power 0.
-// On x86 Max keeps a NaN in its second operand, which saves an instruction; NEON's returns the
-// number.
+// Splits 2^x for x <= 0 into (1 + y f) * power, where power is a power of two, and returns y. The
+// low bits of the magic sum are round(x) + 127, the exponent field of the power; for -127 they give
+// the power 0. On x86 Max keeps a NaN of its second operand, which saves an instruction; NEON's Max
+// returns the number.
 HWY_INLINE V split_exp2(V x, V& f, V& power) {
   const D32 d;
   const U32 du;
@@ -270,8 +270,8 @@ HWY_INLINE V tanh(V x) {
   return hn::CopySign(hn::Div(expm1, hn::Add(expm1, hn::Set(d, 2.0f))), x);
 }
 
-// A pass for each modifier: the tile is in L1. Hiding comes last, so that no arithmetic on a hidden
-// score remains.
+// Makes one pass for each modifier, as the tile is in L1. Keys are hidden last, so that no
+// arithmetic follows on a hidden score.
 void modify_scores(float* s, std::int64_t keys, std::int64_t vectors, const TileModifiers& m) {
   const D32 d;
   const std::int64_t n = lanes();

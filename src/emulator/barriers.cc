@@ -33,7 +33,7 @@ void arrive_at_barrier(Warp& warp, int id, int count, bool wait, Place place) {
                  fmt::format("barrier {} is full: {} threads for {}", id, barrier.arrived,
                              barrier.expected));
   for (Thread* lane : warp.lanes) {
-    // Lanes that last synchronised together have the same clock: it is joined once.
+    // Lanes that last synchronised together share a clock, which is joined only once.
     if (lane->known.shared() != barrier.last_joined) {
       lane->known.release_into(barrier.clock);
       barrier.last_joined = lane->known.shared();

@@ -1,4 +1,5 @@
-// bar.sync, the sixteen barriers of a CTA, and barrier.cluster.
+// The barriers of a CTA (bar.sync and bar.arrive, sixteen of them) and of a cluster
+// (barrier.cluster).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ struct NamedBarrier {
 };
 
 // The whole warp arrives at barrier `id` of its CTA, which opens when `count` threads have arrived.
-// wait: bar.sync, whose lanes are woken when the barrier opens; else bar.arrive.
+// With `wait` it is bar.sync, and the lanes are woken when the barrier opens; otherwise it is
+// bar.arrive.
 void arrive_at_barrier(Warp& warp, int id, int count, bool wait, Place place);
 
 // barrier.cluster: all threads of all CTAs of a cluster.
@@ -40,8 +42,8 @@ struct ClusterTurn {
   std::uint32_t waited = 0;
 };
 
-// A whole warp calls it. Without `release`, other CTAs only learn that this CTA runs and which
-// mbarriers it has made ready.
+// A whole warp calls it. Without `release`, other CTAs learn only that this CTA runs, and which of
+// its mbarriers are initialised.
 void arrive_at_cluster(Warp& warp, bool release, Place place);
 void wait_for_cluster(Place place);  // each thread calls it
 // The barrier opens when all threads that have not ended have arrived.

@@ -40,8 +40,8 @@ void Knowledge::acquire(const SharedClock& clock) {
     shared_ = clock;
     return;
   }
-  // The lanes of a warp arrive with the same clock and acquire the same one: one of them computes
-  // it.
+  // The lanes of a warp arrive with the same clock and acquire the same one, so the result is
+  // computed once and cached.
   struct Last {
     SharedClock ours, theirs, both;
   };

@@ -6,8 +6,8 @@
 // known to have happened. An access is (actor, number), and a thread may depend on it if the
 // thread's clock has reached that number.
 //
-// Every cluster numbers its own actors. What a thread knows of other clusters, from flags in global
-// memory, is a clock for each of them.
+// Every cluster numbers its own actors. Threads learn of other clusters through flags in global
+// memory; that knowledge is one clock for each other cluster.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +74,8 @@ class Knowledge {
 
   Actor self() const { return self_; }
   std::uint32_t now() const { return now_; }
-  // Operations from here on are not covered by what the thread has released so far.
+  // Starts a new number, so that later operations are not covered by what the thread has released
+  // so far.
   void advance() { ++now_; }
 
   bool covers(Actor actor, std::uint32_t number) const {
@@ -112,7 +113,7 @@ class Knowledge {
     advance();
   }
   const SharedClock& shared() const { return shared_; }
-  // For a synchronisation whose clock includes all of this thread's knowledge.
+  // Replaces the knowledge by a clock that includes all of it, after a synchronisation.
   void replace(SharedClock clock) {
     shared_ = std::move(clock);
     own_.clear();

@@ -1,7 +1,7 @@
 // Flags in global memory, by which CTAs of a grid wait for each other: red.release and ld.acquire.
 //
-// A flag is a word that release additions have changed. Additions are atomic, so an ld.acquire that
-// reads the sum comes after all of them.
+// A flag is a word that red.release has changed. Additions are atomic, so an ld.acquire that reads
+// a sum comes after all additions in it.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +24,9 @@ struct Poll {
 
 class Flags {
  public:
-  // Adds what the thread knows to the flag.
+  // Adds the thread's knowledge to that of the flag.
   void release(Thread& thread, const void* flag);
-  // The thread learns what has been added to the flag.
+  // Adds the flag's knowledge to that of the thread.
   void acquire(Thread& thread, const void* flag);
 
   void add_waiting(Thread& thread) { waiting_.push_back(&thread); }

@@ -31,7 +31,7 @@ std::string subject(const Cluster& cluster, const Access& access) {
   return "nobody";
 }
 
-// The synchronisation that would have ordered `earlier` before the thread's access.
+// Names the missing synchronisation: what would have ordered `earlier` before the thread's access.
 std::string missing(const Access& earlier, const Thread& later) {
   const ActorInfo& actor = later.cluster().actors[earlier.actor];
   const Thread& owner = *actor.thread;

@@ -1,9 +1,9 @@
-// Descriptions of two unordered accesses to the same shared bytes.
+// Describes two accesses to the same bytes of shared memory that nothing orders.
 #pragma once
 
 #include <cstdint>
 
-#include "emulator/shared_memory.h"
+#include "emulator/memory/shared_memory.h"
 
 namespace octavo::emulator {
 

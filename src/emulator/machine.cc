@@ -160,8 +160,8 @@ namespace {
 constexpr int kMostThreads = 16384;
 // The clusters that run at the same time under a seed.
 constexpr std::size_t kSeededClusters = 3;
-// The number of times that threads which wait for flags look again when nothing else can run. A
-// kernel may do something else between two looks, but not for ever.
+// How often threads that wait for flags poll again while nothing else can run. A kernel may do
+// something between two polls, but not for ever.
 constexpr int kMostIdleRounds = 1000;
 
 }  // namespace
@@ -223,8 +223,9 @@ void Machine::run() {
   late_stores_.clear();
 }
 
-// No thread can run: a copy in flight must complete, the next cluster may start, a store may reach
-// global memory, or threads that wait for a flag look at it again. False: none of these is left.
+// Called when no thread can run. Completes a copy in flight, starts the next cluster, lets a store
+// reach global memory, or lets threads poll their flags again. Returns false if none of these is
+// left.
 bool Machine::resolve_stall() {
   for (const auto& cluster : clusters_)
     if (cluster->async.complete_oldest_copy()) return true;

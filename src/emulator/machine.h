@@ -21,19 +21,19 @@
 #include <string>
 #include <vector>
 
-#include "emulator/async.h"
 #include "emulator/barriers.h"
 #include "emulator/clock.h"
-#include "emulator/copies.h"
 #include "emulator/fiber.h"
 #include "emulator/flags.h"
-#include "emulator/global_accesses.h"
-#include "emulator/global_memory.h"
 #include "emulator/mbarrier.h"
 #include "emulator/measure.h"
+#include "emulator/memory/async.h"
+#include "emulator/memory/copies.h"
+#include "emulator/memory/global_accesses.h"
+#include "emulator/memory/global_memory.h"
+#include "emulator/memory/shared_memory.h"
 #include "emulator/report.h"
 #include "emulator/schedule.h"
-#include "emulator/shared_memory.h"
 #include "emulator/wgmma.h"
 
 namespace octavo::emulator {
@@ -86,7 +86,7 @@ struct Warp {
   std::array<Thread*, kWarpSize> lanes{};
   std::uint32_t runnable = 0;  // a bit per lane
   std::uint32_t done = 0;
-  // The instruction that some lanes have reached and others have not.
+  // The instruction at which some lanes wait for the others.
   Place meeting;
   std::uint32_t met = 0;
   std::array<void*, kWarpSize> arguments{};

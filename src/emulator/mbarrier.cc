@@ -4,14 +4,14 @@
 
 #include <utility>
 
-#include "emulator/access.h"
 #include "emulator/machine.h"
+#include "emulator/memory/access.h"
 
 namespace octavo::emulator {
 namespace {
 
-// A wait names the parity of a phase. If the thread could still be waiting when the next phase has
-// ended too, it would wait for a third one.
+// A wait names only the parity of a phase. A thread that could still be waiting when the next phase
+// has ended too would go on to wait for a third one.
 void check_past_waits(Thread& thread, const MbarrierAt& at, Place place) {
   const Mbarrier& b = *at.barrier;
   for (const auto& wait : b.seen)

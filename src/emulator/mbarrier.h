@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "emulator/clock.h"
-#include "emulator/shared_memory.h"
+#include "emulator/memory/shared_memory.h"
 
 namespace octavo::emulator {
 
 struct Cta;
 struct Thread;
 
-// A wait that is over. Its thread may have tested the phase at any time until it is known to have
-// continued: known by the thread itself or, once its warp has synchronised, by any lane of the
-// warp.
+// A wait that has returned. Its thread may have tested the phase at any time until the thread is
+// known to have continued. After the next synchronisation of its warp it is enough to know that any
+// lane of the warp has.
 struct PastWait {
   const Thread* thread = nullptr;
   std::uint32_t number = 0;  // the thread's operation number
@@ -60,7 +60,7 @@ void mbarrier_expect(const MbarrierAt& at, std::uint32_t bytes);
 void mbarrier_complete(Thread& thread, const MbarrierAt& at, std::uint32_t bytes, Place place);
 // Blocks the calling thread until the phase of that parity has ended.
 void mbarrier_wait(const MbarrierAt& at, std::uint32_t parity, Place place);
-// Whether the phase has ended; if so, it has the effect of a wait.
+// Whether the phase has ended. If so, the call has the effect of a wait.
 bool mbarrier_test(const MbarrierAt& at, std::uint32_t parity, Place place);
 std::string describe(const Mbarrier& barrier);  // what its phase still needs
 

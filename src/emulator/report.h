@@ -59,8 +59,7 @@ class Report {
   void add(Finding finding);
   bool clean() const { return findings_.empty(); }
   const std::vector<Finding>& findings() const { return findings_; }
-  // The report accepts no more findings, so a kernel that fails everywhere does not fill it
-  // forever.
+  // Whether the report accepts no more findings. The limit stops a kernel that fails everywhere.
   bool full() const;
   std::string text() const;
 

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "emulator/machine.h"
-#include "emulator/tensor_cores.h"
-#include "emulator/tensor_map.h"
+#include "emulator/memory/tensor_map.h"
+#include "emulator/ptx/tensor_cores.h"
 #include "numeric/formats.h"
 
 namespace octavo::emulator {

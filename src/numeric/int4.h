@@ -1,6 +1,6 @@
 // Rows of an int4 KV cache: two values a byte, with a scale and a zero for each group of channels.
 //
-// The byte order is what the decode kernel's products want (device/decode/products4.cuh): eight
+// The byte order is what the decode kernel's products want (device/decode/int4_products.cuh): eight
 // channels are a little-endian word whose halves of bytes hold channels 0, 2, 4, 6, 1, 3, 5 and 7,
 // from the lowest on. The kernel that appends rows has the same roundings (device/cache/int4.cuh).
 #pragma once
@@ -52,7 +52,7 @@ struct Int4Group {
       least = std::min(least, x[c]);
       most = std::max(most, x[c]);
     }
-    if (least > most) least = most = 0;  // no value is finite
+    if (least > most) least = most = 0;                         // no value is finite
     zero = f16_from_f32(std::max(least, -kLargestF16) + 0.0f);  // -0 becomes 0
     const float range = std::min(most, kLargestF16) - f32_from_f16(zero);
     scale = f16_from_f32(std::max(range, 0.0f) / kInt4Steps);

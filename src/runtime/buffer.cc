@@ -66,7 +66,7 @@ class GpuBuffer final : public Buffer::Impl {
   }
 
  private:
-  // cuMemcpyDtoH would wait for the default stream, and thereby for all blocking streams.
+  // cuMemcpyDtoH would wait for the default stream, and so for all blocking streams.
   Status download_on(Stream stream, void* to, std::size_t count, std::size_t offset) const {
     const Driver& d = *gpu_.driver;
     auto* const handle = static_cast<cuda::StreamHandle>(stream);

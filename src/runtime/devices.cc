@@ -6,7 +6,7 @@
 #include "gpu/driver/driver.h"
 #include "octavo/emulator.hpp"
 #include "octavo/octavo.hpp"
-#include "runtime/emulated_gpu.h"
+#include "runtime/emulated/emulated_gpu.h"
 
 namespace octavo {
 namespace {

@@ -1,5 +1,5 @@
-// quantize() on a device: the CPU's for host memory, the quantizer kernels for a GPU or the
-// emulator.
+// quantize() on any device: on the CPU in host memory, and by the quantizer kernels on a GPU or in
+// the emulator.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -20,15 +20,15 @@
 #include "numeric/scale.h"
 #include "octavo/octavo.hpp"
 #include "runtime/buffer.h"
-#include "runtime/emulated_gpu.h"
-#include "runtime/plan_cache.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/plan/plan_cache.h"
 
 namespace octavo {
 namespace {
 
 bool is_varlen(const QuantizeArguments& a) { return a.cu_seqlens != nullptr; }
 
-// The shape whose groups have a scale each.
+// The shape whose groups have one scale each.
 std::array<std::int64_t, 4> scaled_shape(const QuantizeArguments& a, const QuantizeOptions& o) {
   if (!is_varlen(a) || o.granularity == Granularity::row) return a.x.shape;
   return {a.sequences, a.x.shape[1], a.max_seqlen, a.x.shape[3]};
@@ -51,8 +51,8 @@ Status check_sequences(const QuantizeArguments& a, const QuantizeOptions& o) {
   return {};
 }
 
-// A varlen batch's transposed columns have another length than a tensor's, so its shape is checked
-// here and the rest as of a tensor of that many keys.
+// The transposed columns of a varlen batch have another length than those of a tensor. So their
+// shape is checked here, and everything else as if the batch were one tensor.
 Status check_call(const QuantizeArguments& a, const QuantizeOptions& o) {
   OCTAVO_RETURN_IF_ERROR(validate_view("x", a.x));
   OCTAVO_RETURN_IF_ERROR(check_sequences(a, o));
@@ -70,8 +70,7 @@ Status check_call(const QuantizeArguments& a, const QuantizeOptions& o) {
   return check_quantize(x, o, quantized, a.scales, scaled_shape(a, o), a.mean, means);
 }
 
-// --- the CPU
-// --------------------------------------------------------------------------------------
+// --- the CPU -------------------------------------------------------------------------------------
 
 Status check_starts(const QuantizeArguments& a) {
   for (std::int64_t i = 0; i < a.sequences; ++i) {
@@ -99,7 +98,8 @@ Status quantize_sequence(const QuantizeArguments& a, const QuantizeOptions& o, f
   quantized.data = static_cast<std::byte*>(quantized.data) +
                    (transposed ? transposed_begin(begin, number) : begin * quantized.stride[2]);
   float* const mean = o.smooth ? a.mean + number * heads * columns : nullptr;
-  // Row scales have a place for each token, others for each sequence of the largest length.
+  // The scales of the sequence are copied into the array of the batch. Row scales have an entry for
+  // each token there; other scales have as many entries for each sequence as the longest one needs.
   std::vector<float> scales(
       static_cast<std::size_t>(scale_count(x.shape, o.granularity, o.block_rows)));
   OCTAVO_RETURN_IF_ERROR(quantize_to(max_quantized, x, o, quantized, scales.data(), mean));
@@ -123,8 +123,7 @@ Status quantize_on_cpu(const QuantizeArguments& a, const QuantizeOptions& o, flo
   return {};
 }
 
-// --- GPUs and the emulator
-// ------------------------------------------------------------------------
+// --- GPUs and the emulator -----------------------------------------------------------------------
 
 Result<const Gpu*> gpu_of(Device device) {
   return device.kind == Device::Kind::cuda ? open_gpu(device.index) : emulated_gpu(device);

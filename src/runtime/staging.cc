@@ -9,18 +9,10 @@
 #include "attention/operand_scales.h"
 #include "attention/validate.h"
 #include "base/error.h"
+#include "base/tensor_checks.h"
 
 namespace octavo {
 namespace {
-
-std::size_t extent_bytes(const ConstTensor& t) {
-  std::int64_t last = 0;
-  for (std::size_t i = 0; i < 4; ++i) {
-    if (t.shape[i] == 0) return 0;
-    last += (t.shape[i] - 1) * t.stride[i];
-  }
-  return static_cast<std::size_t>(last + 1) * size_bytes(t.dtype);
-}
 
 // The bytes of a tensor and a margin around them; null if it has none.
 struct Span {
@@ -40,7 +32,8 @@ Span span_of(const ConstTensor& t, std::size_t margin) {
 
 Result<Staging::Copy> Staging::copy_span(std::byte* host, std::size_t bytes, Device device) {
   Copy copy{{}, host, bytes, 0};
-  // Keeps the host's row alignment, so that the same kernel runs as for tensors on the device.
+  // The copy keeps the row alignment of the host tensor, so that the same kernel runs as for a
+  // tensor on the device.
   copy.offset = reinterpret_cast<std::uintptr_t>(host) % 16;
   Result<Buffer> made = Buffer::make(device, copy.offset + bytes);
   if (!made.ok()) return made.status();
@@ -178,8 +171,8 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
   if (is_paged(host))
     OCTAVO_RETURN_IF_ERROR(
         staged.copy_array(host.page_table, page_table_extent(host), device, on.page_table));
-  OCTAVO_RETURN_IF_ERROR(staged.copy_array(host.draft_tree, host.q.shape[0] * host.q.shape[2],
-                                           device, on.draft_tree));
+  OCTAVO_RETURN_IF_ERROR(
+      staged.copy_array(host.draft_tree, host.q.shape[0] * host.q.shape[2], device, on.draft_tree));
   for (const auto& [tensor, from, to] : {std::tuple{&host.k, &host.k_groups, &on.k_groups},
                                          {&host.v, &host.v_groups, &on.v_groups}}) {
     const std::uint32_t* words = nullptr;

@@ -1,4 +1,4 @@
-// Copies of host arguments on a device, of either pass.
+// Copies the host arguments of a call, of either pass, to a device.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,22 @@ namespace octavo {
 // Memory on a device: inputs, and outputs that return to the host.
 class Staging {
  public:
-  // Copies the outputs with their margins to the device again, as they were copied at first.
+  // Copies the outputs and their margins to the device once more, with the bytes of the first copy.
   Status send_outputs() const;
-  // Copies them with their margins back to the host after the work of a stream.
+  // Copies the outputs and their margins back to the host, after the work of a stream.
   Status fetch(Stream stream = nullptr) const;
 
  protected:
   // Copies the whole memory span of a tensor and `margin` bytes on either side (which must exist),
   // so that fetch() also shows writes outside the tensor, and points the tensor at the copy.
   Status copy_input(ConstTensor& tensor, Device device, std::size_t margin);
-  // Outputs whose spans meet, as parts of one array do, share a copy: fetch() would otherwise
-  // overwrite the results of one with the old bytes of another's span.
+  // Outputs whose spans overlap, such as parts of one array, share a copy. Otherwise fetch() would
+  // overwrite the results of one with old bytes of the other's span.
   Status copy_outputs(const std::vector<Tensor*>& tensors, Device device, std::size_t margin);
   template <class T>
   Status copy_array(const T* host, std::int64_t count, Device device, const T*& pointer);
-  // Padding, and what changes scores; `on` is a copy of the host's arguments.
+  // Copies the arrays of padding and of modifiers. `on` is a copy of the host's arguments, whose
+  // pointers are redirected.
   template <class PassArguments>
   Status copy_modifiers(const PassArguments& host, std::int64_t sequences, Device device,
                         std::size_t margin, PassArguments& on);
@@ -38,7 +39,7 @@ class Staging {
     std::size_t bytes = 0;
     std::size_t offset = 0;  // of the bytes in the buffer
 
-    // Where the device has what is at this address of the host.
+    // The device address that corresponds to this host address.
     std::byte* of(const std::byte* at) const {
       return static_cast<std::byte*>(buffer.data()) + offset + (at - host);
     }

@@ -165,7 +165,7 @@ std::vector<BackwardFault> backward_faults() {
 
 INSTANTIATE_TEST_SUITE_P(Faults, BadBackwardInput, testing::ValuesIn(backward_faults()));
 
-TEST(BackwardProblem, IsThatOfTheForwardPassWithLse) {
+TEST(BackwardProblem, EqualsTheForwardProblemWithLse) {
   BackwardCall call(2, 4, 2, 6, 5, 8);
   Options options;
   options.causal = Causal::bottom_right;

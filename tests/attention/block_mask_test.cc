@@ -156,7 +156,7 @@ TEST(BlockMask, RefusesVarlenPaddingAndTheBackwardPass) {
       plan(p).status().message().starts_with("block_mask is given together with cu_seqlens"));
 }
 
-TEST(BlockMask, HidesWhatAMaskTensorHides) {
+TEST(BlockMask, EqualsAMaskTensor) {
   for (const std::int64_t size : {64, 128})
     for (std::uint64_t seed = 1; seed < 5; ++seed) {
       BlockMaskCall call(seed, size);

@@ -1,5 +1,5 @@
-// The draft tree of speculative decoding: the oracle and the CPU hide what a mask tensor of the same
-// bits hides, and every fault is one sentence.
+// The draft tree of speculative decoding: the oracle and the CPU hide what a mask tensor of the
+// same bits hides, and every fault is one sentence.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct Drafts : test::Call {
   }
 };
 
-TEST(DraftTree, HidesWhatAMaskOfTheSameBitsHides) {
+TEST(DraftTree, EqualsAMaskTensorWithTheSameBits) {
   for (const Causal causal : {Causal::none, Causal::bottom_right})
     for (const bool padded : {false, true}) {
       Drafts call;

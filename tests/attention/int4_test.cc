@@ -1,5 +1,7 @@
 // int4 K and V in a paged cache: the oracle and the CPU read what was quantized, and every fault is
 // one sentence.
+#include "numeric/int4.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "numeric/int4.h"
 #include "octavo/evidence.hpp"
 #include "octavo/octavo.hpp"
 
@@ -107,7 +108,7 @@ struct Int4Call {
   }
 };
 
-TEST(Int4, AttentionOverTheCacheIsThatOverItsValues) {
+TEST(Int4, AttentionEqualsThatOverDequantizedValues) {
   for (const std::int64_t channels : {32, 64}) {
     Int4Call call(channels);
     const Options options{.causal = Causal::bottom_right};
@@ -144,6 +145,14 @@ TEST(Int4, EveryFaultIsOneSentence) {
      "v dtype is int8; supported: that of k, here int4.");
   is([](Arguments& a) { a.q.dtype = DType::int4; },
      "q dtype is code 8; supported: f32, f16, bf16, e4m3, e5m2, int8, sim8.");
+  // V of one group and a half.
+  is(
+      [](Arguments& a) {
+        a.k_groups.channels = a.v_groups.channels = 64;
+        a.v.shape[3] = 48;
+        a.out.shape[3] = 96;
+      },
+      "v_groups.channels is 64; supported: 32 or 64, a divisor of the head dimension, here 96.");
   is(
       [](Arguments& a) {
         a.page_table = nullptr;

@@ -167,7 +167,7 @@ TEST(Modifiers, AreDescribed) {
             "B=2 Hq=4 Hkv=2 Sq=6 Skv=5 D=8 f32 padded softcap=2.5 bias=f32 alibi mask sinks lse");
 }
 
-TEST(Modifiers, ARunHasThoseOfItsPlan) {
+TEST(Modifiers, RunsMustHaveTheModifiersOfTheirPlan) {
   Modified call;
   const Problem planned = problem_of(call.arguments).value();
   const auto refused = [&](const std::function<void(Arguments&)>& change) {
@@ -328,7 +328,7 @@ TEST(ReferenceModifiers, RowsWithoutKeys) {
   }
 }
 
-TEST(ReferenceModifiers, ALargeSoftcapAndANeutralOfEachChangeNothing) {
+TEST(ReferenceModifiers, LargeSoftcapsAndNeutralModifiersChangeNothing) {
   Call call(2, 4, 2, 6, 5, 8);
   const Answer plain = answer(call.arguments);
   Options options;

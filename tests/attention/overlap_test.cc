@@ -3,10 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "attention/backward_call.h"
+#include "attention/call.h"
 #include "attention/validate.h"
 #include "numeric/random.h"
 
@@ -161,6 +167,61 @@ TEST(Overlap, PartsOfOneArrayInUseAreAccepted) {
   EXPECT_TRUE(accepted(rows(7, 3), rows(0, 7)));
   EXPECT_FALSE(accepted(rows(6, 3), rows(0, 7)));
   EXPECT_FALSE(accepted(rows(7, 4), rows(0, 7)));  // its last row is the next head's first
+}
+
+// The small arrays of a call: lengths that change while they are read would lead anywhere.
+TEST(Overlap, OutputsOverTheArraysOfACallAreRefused) {
+  static std::array<std::int32_t, 4096> memory{};  // zeros are valid entries of every array
+  auto* const words = memory.data() + 7;
+  const auto floats = [words] { return reinterpret_cast<float*>(words); };
+  const auto as_pages = [words](Arguments& a) {
+    a.page_table = words;
+    a.page_table_stride = a.pages_per_sequence = 1;
+    static constexpr std::int32_t kLengths[] = {3, 16};
+    a.seqlens_kv = kLengths;
+  };
+  const auto with_blocks = [words](Arguments& a) {
+    static constexpr std::int32_t kNone[] = {0};
+    a.block_mask = {.block_size = 64, .batch = 1, .heads = 1, .q_blocks = 1};
+    a.block_mask.full_kv_num_blocks = kNone;
+    a.block_mask.full_kv_indices = words;
+    a.block_mask.full_kv_capacity = 1;
+  };
+  using Plant = std::function<void(Arguments&)>;
+  const std::vector<std::pair<std::string, Plant>> plants = {
+      {"seqlens_q", [&](Arguments& a) { a.seqlens_q = words; }},
+      {"seqlens_kv", [&](Arguments& a) { a.seqlens_kv = words; }},
+      {"leftpad_q", [&](Arguments& a) { a.leftpad_q = words; }},
+      {"leftpad_kv", [&](Arguments& a) { a.leftpad_kv = words; }},
+      {"draft_tree", [&](Arguments& a) { a.draft_tree = words; }},
+      {"alibi_slopes", [&](Arguments& a) { a.alibi_slopes = floats(); }},
+      {"sinks", [&](Arguments& a) { a.sinks = floats(); }},
+      {"page_table", as_pages},
+      {"block_mask.full_kv_indices", with_blocks},
+      {"k_scales",
+       [&](Arguments& a) {
+         a.k.dtype = DType::int8;
+         a.k_scales = {floats(), Granularity::head};
+       }},
+  };
+  for (const auto& [what, plant] : plants)
+    for (const bool of_lse : {false, true}) {
+      test::Call call(2, 4, 2, 5, 16, 16);
+      plant(call.arguments);
+      ASSERT_EQ(problem_of(call.arguments).status().message(), "") << what;
+      (of_lse ? call.arguments.lse : call.arguments.out).data = memory.data();
+      EXPECT_EQ(attention(call.arguments).message(),
+                std::string(of_lse ? "lse" : "out") + " is in memory that " + what +
+                    " also covers; supported: memory apart from " + what + ".");
+    }
+  test::BackwardCall backward(2, 4, 2, 5, 16, 16);
+  backward.arguments.alibi_slopes = floats();
+  ASSERT_EQ(problem_of(backward.arguments).status().message(), "");
+  backward.arguments.dq.data = memory.data();
+  EXPECT_EQ(attention_backward(backward.arguments).message(),
+            "dq is in memory that alibi_slopes also covers; supported: memory apart from "
+            "alibi_slopes.");
+  EXPECT_EQ(std::count(memory.begin(), memory.end(), 0), std::ssize(memory));
 }
 
 }  // namespace

@@ -90,6 +90,12 @@ std::vector<PageFault> page_faults() {
        [](A& a, O&) { a.k.shape[2] = a.v.shape[2] = 272; }},
       {"v.shape is (6, 2, 16, 8); supported: (7, 2, 16, 8) (that of k).", kInvalid,
        [](A& a, O&) { a.v.shape[0] = 6; }},
+      {"k.shape is (2147483647, 2147483647, 16, 8); supported: at most 2^58 elements in a cache.",
+       kInvalid,
+       [](A& a, O&) {
+         a.k.shape[0] = a.v.shape[0] = a.k.shape[1] = a.v.shape[1] = INT32_MAX;
+         a.k.stride[0] = a.v.stride[0] = a.k.stride[1] = a.v.stride[1] = 0;
+       }},
       {"pages_per_sequence is -1; supported: 0 to 134217727 with pages of 16 rows.", kInvalid,
        [](A& a, O&) { a.pages_per_sequence = -1; }},
       {"pages_per_sequence is 134217728; supported: 0 to 134217727 with pages of 16 rows.",
@@ -254,7 +260,7 @@ TEST(Paged, OtherDevicesRefuse) {
 }
 
 // The same keys in the same order give the same bits, wherever they lie.
-TEST(Paged, TheCpuAndTheOracleFindTheKeysOfADenseCall) {
+TEST(Paged, CpuAndOracleEqualADenseCall) {
   for (const bool rows_first : {false, true}) {
     Paged call(rows_first);
     const Options options{.causal = Causal::bottom_right, .window_left = 30};
@@ -275,7 +281,7 @@ TEST(Paged, TheCpuAndTheOracleFindTheKeysOfADenseCall) {
 
 // int8 values with a scale give the bits of the f32 values that they stand for. NaN follows the
 // scales, and with strides lies between them.
-TEST(Paged, ScalesAreThoseOfTheTensorTheHeadTheRowOrThePage) {
+TEST(Paged, ScalesPerTensorHeadRowOrPage) {
   struct Kind {
     Granularity granularity;
     std::int64_t pages, heads, rows;  // that have scales of their own

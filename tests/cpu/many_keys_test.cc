@@ -80,7 +80,7 @@ TEST_P(CpuManyKeys, RisingMaximaKeepTheBound) {
 }
 
 // Rows that see windows over the ends of groups: alone, or beside rows that see all keys.
-TEST_P(CpuManyKeys, BitsDoNotDependOnCompanyOverGroups) {
+TEST_P(CpuManyKeys, BitsDoNotDependOnOtherRowsOverManyGroups) {
   constexpr std::int64_t kKeys = 5000, kD = 8;
   std::vector<float> q(kKeys * kD), k(kKeys * kD), v(kKeys * kD), all(kKeys * kD), one(kKeys * kD);
   for (std::size_t i = 0; i < q.size(); ++i) {

@@ -226,7 +226,7 @@ TEST_P(CpuModifiers, RowsThatSeeNothing) {
 
 // The lowest finite bias hides a key beside greater ones only, as on GPUs. Where it is the largest
 // score of a row, it is also the LSE.
-TEST_P(CpuModifiers, TheLowestFiniteBiasHidesBesideGreaterOnesOnly) {
+TEST_P(CpuModifiers, TheLowestFiniteBiasHidesOnlyIfOthersAreGreater) {
   for (const auto& [dtype, keys] :
        {std::pair{DType::f32, 150}, {DType::bf16, 150}, {DType::f32, 1}}) {
     const float lowest = dtype == DType::f32 ? std::numeric_limits<float>::lowest() : -0x1.fep127f;
@@ -352,7 +352,7 @@ TEST_P(CpuModifiers, LengthsOutsideTheTensorAreRefusedAndNothingIsWritten) {
 }
 
 // With smoothing the scores of a row are shifted, and its sink is not.
-TEST_P(CpuModifiers, SinksBesideSmoothedKeys) {
+TEST_P(CpuModifiers, SinksWithSmoothedKeys) {
   Case c{.heads_q = 4, .heads_kv = 2, .seqlen_q = 20, .seqlen_kv = 90};
   c.options.precision = Precision::int8;
   c.options.quantization.smooth_k = true;

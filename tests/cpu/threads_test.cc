@@ -58,7 +58,7 @@ bool all_meet(int workers) {
   return met;
 }
 
-TEST(CpuThreads, WhatATaskThrowsReachesTheCallerAndTheThreadsStay) {
+TEST(CpuThreads, ExceptionsOfTasksReachTheCallerAndTheThreadsSurvive) {
   constexpr int kWorkers = 3;
   ASSERT_TRUE(all_meet(kWorkers));
   for (std::int64_t thrower = 0; thrower < 8; ++thrower) {

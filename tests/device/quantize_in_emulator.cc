@@ -2,8 +2,8 @@
 
 #include "device/quantize_run.h"
 #include "gpu/forward/forward_params.h"
-#include "runtime/emulated_gpu.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::test {
 

@@ -1,6 +1,6 @@
 // KV caches on the emulated GPU: appended rows have the bits of a cache in host memory, and
 // attention over the cache is that of the CPU.
-#include "emulator/append.h"
+#include "emulator/kernels/append.h"
 
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
 #include "octavo/kv_cache.hpp"
-#include "runtime/emulated_gpu.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo {
 namespace {
@@ -154,10 +154,7 @@ TEST(EmulatorKvCache, AppendsTheBitsOfTheCpuInInt4) {
       for (std::int64_t i = 0; i < group; ++i) {
         const auto value = static_cast<float>(i);
         store_element(from, odd.v_view.data, i, i % 2 == 0 ? 0.0f : -0.0f);
-        store_element(from, odd.k_view.data, i,
-                      i == 3   ? HUGE_VALF
-                      : i == 7 ? -HUGE_VALF
-                               : value);
+        store_element(from, odd.k_view.data, i, i == 3 ? HUGE_VALF : i == 7 ? -HUGE_VALF : value);
         store_element(from, odd.k_view.data, odd.k_view.stride[2] + i, std::nanf(""));
         store_element(from, odd.v_view.data, odd.v_view.stride[2] + i, i == 5 ? 3e5f : -1.5f);
       }
@@ -285,16 +282,16 @@ TEST(EmulatorKvCache, SequenceWithoutRoomStaysAsItIs) {
   EXPECT_NE(row(v, 1, 15), 7);
 }
 
-TEST(EmulatorKvCache, WhatGpusDoNotHold) {
+TEST(EmulatorKvCache, RefusesCachesThatGpusDoNotSupport) {
   const auto refused = [](DType dtype, std::int64_t head_dim) {
     const Result<KvCache> made = KvCache::create(cache_options(dtype, head_dim), kAppendDevice);
     EXPECT_EQ(made.status().code(), ErrorCode::unsupported);
     return made.status().message();
   };
-  EXPECT_EQ(
-      refused(DType::f32, 64),
-      "dtype is f32 on sm_90; supported here: f16, bf16, int8, and from sm_89 on e4m3, e5m2 on a "
-      "GPU.");
+  EXPECT_EQ(refused(DType::f32, 64),
+            "dtype is f32 on sm_90; supported here: f16, bf16, int8, int4, and from sm_89 on e4m3, "
+            "e5m2 on "
+            "a GPU.");
   EXPECT_EQ(refused(DType::f16, 60),
             "head_dim is 60; supported here: multiples of 8 up to 256 for f16 on a GPU.");
   EXPECT_EQ(refused(DType::int8, 72),

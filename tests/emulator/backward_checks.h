@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "emulator/backward_case.h"
-#include "runtime/emulated_driver.h"
+#include "runtime/emulated/emulated_driver.h"
 
 namespace octavo {
 

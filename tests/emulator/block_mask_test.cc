@@ -6,16 +6,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "emulator/sm80_forward.h"
-#include "emulator/sm90_forward.h"
+#include "emulator/kernels/sm80_forward.h"
+#include "emulator/kernels/sm90_forward.h"
 #include "evidence/cases/block_mask_cases.h"
 #include "evidence/cases/emulated_cases.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/jit/config_text.h"
 #include "numeric/formats.h"
 #include "octavo/evidence.hpp"
-#include "runtime/emulated_gpu.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 namespace {

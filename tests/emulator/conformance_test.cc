@@ -1,5 +1,5 @@
 // The emulator reproduces the recorded outputs of an H200, word by word.
-#include "emulator/conformance.h"
+#include "emulator/selftest/conformance.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The decode kernel on the emulator: few queries over many keys, against the fp64 reference.
-#include "emulator/decode.h"
+#include "emulator/kernels/decode.h"
 
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST_F(EmulatorDecode, EveryShape) {
       check(DType::bf16, shape, features, number++);
 }
 
-TEST_F(EmulatorDecode, AdaRunsItToo) {
+TEST_F(EmulatorDecode, RunsOnAda) {
   for (std::uint64_t number = 0; number < 6; ++number)
     check(DType::f16, {3, 4, 2, 2, 150, 64}, number % 2 ? kPadded | kAlibi : 0, number, kAda);
 }
@@ -167,7 +167,8 @@ TEST(EmulatorDecodeSuite, PagedCaches) {
             static_cast<int>(kernel.config.element) == static_cast<int>(c.input) &&
             static_cast<int>(kernel.config.out) == static_cast<int>(c.out) &&
             static_cast<int>(kernel.config.kv) == static_cast<int>(c.k_type()) &&
-            kernel.config.group == c.kv_group && kernel.config.draft_tree == c.draft_tree)
+            kernel.config.group == c.kv_group && kernel.config.draft_tree == c.draft_tree &&
+            kernel.config.batch_invariant == c.options.batch_invariant)
           return true;
       return false;
     };

@@ -100,7 +100,7 @@ TEST(EmulatorDecodedKv, AgreesWithTheCpu) {
       }
 }
 
-TEST(EmulatorDecodedKv, PlanExplainsIt) {
+TEST(EmulatorDecodedKv, PlanExplainsTheConversion) {
   DecodedCall call(DType::f16, DType::e4m3, {});
   const Explanation e =
       explain(problem_of(call.arguments).value(), {Device::Kind::emulator, 90}).value();

@@ -46,7 +46,7 @@ struct OneColumn {
 
 // One key far above all others. With its own P at 256 of 448, theirs are subnormal from 9.7 on, and
 // a polynomial alone cannot produce those.
-TEST(EmulatorSm90, SmallWeightsSurviveBesideOneLargeWeight) {
+TEST(EmulatorSm90, SmallWeightsSurviveNextToOneLargeWeight) {
   OneColumn x;
   for (const double above : {6.0, 9.2, 10.4, 11.1}) {
     const auto root = static_cast<float>(std::sqrt(8 * above));

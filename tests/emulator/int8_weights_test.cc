@@ -15,7 +15,7 @@
 #include "numeric/random.h"
 #include "octavo/emulator.hpp"
 #include "octavo/evidence.hpp"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo {
 namespace {

@@ -13,8 +13,8 @@
 #include "evidence/cases/draw.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/backward/sm90_backward.h"
-#include "runtime/emulated_backward.h"
-#include "runtime/emulated_gpu.h"
+#include "runtime/emulated/emulated_backward.h"
+#include "runtime/emulated/emulated_gpu.h"
 
 namespace octavo {
 namespace {
@@ -234,7 +234,7 @@ ModifiedShape random_shape(evidence::Draw& draw, bool on_hopper) {
   return shape;
 }
 
-TEST(EmulatorModifiedBackward, RandomProblemsGiveNoAlarm) {
+TEST(EmulatorModifiedBackward, RandomProblemsHaveNoHazards) {
   const auto count = static_cast<std::uint64_t>(random_problems(6));
   for (std::uint64_t seed = 0; seed < count; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -302,7 +302,7 @@ void expect_every_modified_call_needed(const std::vector<ModifiedShape>& shapes,
   }
 }
 
-TEST(EmulatorModifiedBackward, EveryCallIsNeeded) {
+TEST(EmulatorModifiedBackward, EveryMutantIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_modified_call_needed(
       {{.options = {.window_left = 20, .window_right = 9}},
@@ -310,7 +310,7 @@ TEST(EmulatorModifiedBackward, EveryCallIsNeeded) {
       launch_sm80);
 }
 
-TEST(EmulatorModifiedBackward, EveryCallOnHopperIsNeeded) {
+TEST(EmulatorModifiedBackward, EveryMutantOnHopperIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_modified_call_needed({{.modifiers = kOnHopper,
                                       .seqlen_q = 300,

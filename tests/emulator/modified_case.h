@@ -18,7 +18,7 @@
 #include "numeric/random.h"
 #include "octavo/evidence.hpp"
 #include "octavo/octavo.hpp"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 

@@ -1,8 +1,8 @@
 // Every wait, barrier and mask term of the kernels is needed, or marked as not needed.
 #include <gtest/gtest.h>
 
+#include "emulator/kernels/sm90_forward.h"
 #include "emulator/long.h"
-#include "emulator/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "octavo/emulator.hpp"
 

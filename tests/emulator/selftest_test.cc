@@ -1,5 +1,5 @@
 // Every kind of hazard is detected, and nothing else is reported.
-#include "emulator/selftest.h"
+#include "emulator/selftest/selftest.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The sm80 backward kernels in the emulator: gradients against fp64, hazards, and what hostile
 // memory may not change.
-#include "emulator/sm80_backward.h"
+#include "emulator/kernels/sm80_backward.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include "emulator/backward_checks.h"
 #include "emulator/long.h"
 #include "gpu/backward/sm80_backward.h"
-#include "runtime/emulated_backward.h"
-#include "runtime/emulated_gpu.h"
+#include "runtime/emulated/emulated_backward.h"
+#include "runtime/emulated/emulated_gpu.h"
 
 namespace octavo {
 namespace {
@@ -272,9 +272,9 @@ void expect_every_call_needed(std::int64_t head_dim) {
   expect_every_call_needed(run_on_l4, mutant_shapes(head_dim));
 }
 
-TEST(EmulatorSm80Backward, EveryCallIsNeeded) { expect_every_call_needed(64); }
+TEST(EmulatorSm80Backward, EveryMutantIsDetected) { expect_every_call_needed(64); }
 // These warps exchange p and ds.
-TEST(EmulatorSm80Backward, EveryCallOfWideHeadsIsNeeded) {
+TEST(EmulatorSm80Backward, EveryMutantOfWideHeadsIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_call_needed(128);
 }

@@ -1,6 +1,6 @@
 // The Hopper backward kernels in the emulator: gradients against fp64, hazards, and what hostile
 // memory may not change.
-#include "emulator/sm90_backward.h"
+#include "emulator/kernels/sm90_backward.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include "emulator/backward_checks.h"
 #include "emulator/long.h"
 #include "gpu/backward/sm80_backward.h"
-#include "runtime/emulated_backward.h"
-#include "runtime/emulated_gpu.h"
+#include "runtime/emulated/emulated_backward.h"
+#include "runtime/emulated/emulated_gpu.h"
 
 namespace octavo {
 namespace {
@@ -257,14 +257,14 @@ void expect_every_h200_call_needed(std::int64_t head_dim) {
   expect_every_call_needed(launch, h200_mutant_shapes(head_dim));
 }
 
-TEST(EmulatorSm90Backward, EveryCallIsNeeded) { expect_every_h200_call_needed(64); }
+TEST(EmulatorSm90Backward, EveryMutantIsDetected) { expect_every_h200_call_needed(64); }
 // dK of a block runs on under the next one.
-TEST(EmulatorSm90Backward, EveryCallOfWideHeadsIsNeeded) {
+TEST(EmulatorSm90Backward, EveryMutantOfWideHeadsIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_h200_call_needed(128);
 }
 // Two warpgroups divide the products.
-TEST(EmulatorSm90Backward, EveryCallOfDividedProductsIsNeeded) {
+TEST(EmulatorSm90Backward, EveryMutantOfDividedProductsIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_h200_call_needed(256);
 }

@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "emulator/kernels/sm90_forward.h"
 #include "emulator/long.h"
 #include "emulator/modified_case.h"
-#include "emulator/sm90_forward.h"
 #include "evidence/cases/emulated_cases.h"
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
 #include "octavo/octavo.hpp"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 namespace {
@@ -181,7 +181,7 @@ TEST(EmulatorSm90Modifiers, HugeBiases) {
 }
 
 // Keys with a huge bias have no weight beside keys of other levels, in whichever block they are.
-TEST(EmulatorSm90Modifiers, HugeBiasesBesideOthers) {
+TEST(EmulatorSm90Modifiers, HugeBiasesTogetherWithOthers) {
   std::vector<std::pair<float, float>> levels = {{-1e9f, 0.0f}, {-1.4e8f, -1.3e8f}};
   if (test_long())
     levels.insert(levels.end(), {{0.0f, -1e9f}, {-1e9f, -1e8f}, {0.0f, 1e9f}, {-3e38f, -1e9f}});
@@ -237,7 +237,7 @@ TEST(EmulatorSm90Modifiers, BlocksFromTheDiagonal) {
 
 // A row of scores far beyond the softcap does not change the bits of its neighbours, whose scores
 // take a polynomial.
-TEST(EmulatorSm90Modifiers, SoftcapOfARowIsItsOwn) {
+TEST(EmulatorSm90Modifiers, SoftcapOfARowDoesNotDependOnOtherRows) {
   for (const auto* kernel : modified_kernels()) {
     ModifiedProblem p = problem_for(kernel->config, 0, 4);
     p.softcap = 10;

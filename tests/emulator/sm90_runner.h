@@ -9,7 +9,7 @@
 #include "evidence/cases/emulated_cases.h"
 #include "evidence/gates/check.h"
 #include "gpu/forward/sm90_forward.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 

@@ -23,7 +23,7 @@
 #include "numeric/random.h"
 #include "octavo/emulator.hpp"
 #include "octavo/octavo.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 namespace {

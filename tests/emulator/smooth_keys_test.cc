@@ -66,7 +66,7 @@ class SmoothKeys : public testing::TestWithParam<int> {
 
 // Scales that include a mean of 10 and 20 leave few steps for the keys; without it they are as
 // accurate as the CPU's, which quantizes them the same way.
-TEST_P(SmoothKeys, AreAsGoodAsOnTheCpu) {
+TEST_P(SmoothKeys, AreAsAccurateAsOnTheCpu) {
   for (const Precision precision : {Precision::fp8, Precision::int8}) {
     SmoothKeysCall call;
     const Device cpu{Device::Kind::cpu, 0};

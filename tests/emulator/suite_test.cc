@@ -118,7 +118,7 @@ TEST(EmulatorSuiteOf, HeadDimensionsWithoutTheirOwnKernel) {
 }
 
 // No alarm: neither a hazard nor a wrong result. `octavo check --device emulator` draws 1,000.
-TEST(EmulatorSuiteOf, RandomProblemsGiveNoAlarm) {
+TEST(EmulatorSuiteOf, RandomProblemsHaveNoHazards) {
   for (const int chip : {0, 90}) {
     CheckOptions options;
     options.device = {Device::Kind::emulator, chip};

@@ -1,11 +1,11 @@
 // The emulated driver honours every parameter of cuTensorMapEncodeTiled, or refuses it.
-#include "emulator/tensor_map.h"
+#include "emulator/memory/tensor_map.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
 
-#include "runtime/emulated_driver.h"
+#include "runtime/emulated/emulated_driver.h"
 
 namespace octavo {
 namespace {
@@ -36,7 +36,7 @@ struct Encode {
   }
 };
 
-TEST(EmulatedTensorMap, HoldsWhatWasAskedFor) {
+TEST(EmulatedTensorMap, FieldsAreEncodedAsRequested) {
   Encode call;
   ASSERT_TRUE(call.accepted());
   const emulator::TensorMapFields fields = call.fields();
@@ -72,7 +72,7 @@ bool refused(Bend bend) {
   return !call.accepted();
 }
 
-TEST(EmulatedTensorMap, WhatItDoesNotFollowIsRefused) {
+TEST(EmulatedTensorMap, UnsupportedParametersAreRefused) {
   const auto in = [](auto code) { return [code](Encode& e) { e.interleave = code; }; };
   EXPECT_TRUE(refused(in(cuda::TensorMapInterleave::bytes_16)));
   EXPECT_TRUE(refused(in(cuda::TensorMapInterleave::bytes_32)));

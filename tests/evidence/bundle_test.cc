@@ -75,7 +75,7 @@ TEST_F(BundleTest, ChangedByteIsDetected) {
   const BundleReport report = verify();
   ASSERT_EQ(report.failures.size(), 1U);
   EXPECT_EQ(report.failures[0],
-            "bench/bench.json: is not the file that the manifest has the digest of.");
+            "bench/bench.json: does not have the digest that the manifest states.");
 }
 
 TEST_F(BundleTest, MissingAndAddedFilesAreDetected) {
@@ -130,7 +130,7 @@ TEST_F(BundleTest, KernelsAreComparedWithTheBuild) {
   report = verify_with({built});
   ASSERT_EQ(report.failures.size(), 1U);
   EXPECT_EQ(report.failures[0],
-            "kernel Sm90ForwardConfig{.stages=2} sm_90: the one built here is another.");
+            "kernel Sm90ForwardConfig{.stages=2} sm_90: the one in this build is different.");
   report = verify_with({});
   EXPECT_TRUE(report.passed());
   EXPECT_EQ(report.not_compared[0], "kernels: none is compiled into this library.");

@@ -180,7 +180,7 @@ std::vector<std::string> modifiers_of(const Case& c) {
 
 // Each alone, every two together, each with every value of the other axes that allows it, and
 // enough cases with none.
-TEST(Cases, ModifiersMeetEachOtherAndEveryAxis) {
+TEST(Cases, ModifiersOccurInPairsAndWithEveryAxis) {
   std::map<std::string, int> alone;
   std::map<std::pair<std::string, std::string>, int> together;
   std::map<std::string, std::vector<std::set<std::string>>> with_axes;

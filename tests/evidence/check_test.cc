@@ -243,8 +243,7 @@ TEST(Check, ComparesWithTheEmulator) {
   const auto far = check_against_emulator({}, {c}, library, off_by(4e-3f));
   ASSERT_TRUE(far.ok()) << far.status().message();
   ASSERT_EQ(far->failures.size(), 1U);
-  EXPECT_NE(far->failures[0].find("from what the same kernel gives in the emulator"),
-            std::string::npos)
+  EXPECT_NE(far->failures[0].find("from the same kernel in the emulator"), std::string::npos)
       << far->failures[0];
   // Cases that the emulator does not serve are not compared.
   const Runner refuses = [](const Arguments&, const Options&) -> Result<Call> {

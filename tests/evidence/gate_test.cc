@@ -403,7 +403,7 @@ TEST(Gate, NoisyClockIsNotMeasured) {
     return samples_around(kRecordedUs.at(shape.name) * (++calls % 6 >= 3 ? 1.5 : 1.0), 3);
   };
   expect_rejected_by(kPerformance, gates_of(subject, quickest_options()),
-                     "0 of 3 shapes could be told apart from the noise.");
+                     "0 of 3 shapes could be measured in this noise.");
   GateOptions options = quickest_options();
   options.baseline_optional = true;
   const GateReport report = gates_of(subject, options);
@@ -426,7 +426,7 @@ TEST(Gate, OneResolvedShapeIsNotEnough) {
   options.baseline_optional = true;
   const GateReport report = gates_of(subject, options);
   EXPECT_EQ(report.gates[kPerformance].state, GateState::not_measured);
-  EXPECT_EQ(report.gates[kPerformance].reason, "1 of 3 shapes could be told apart from the noise.");
+  EXPECT_EQ(report.gates[kPerformance].reason, "1 of 3 shapes could be measured in this noise.");
 }
 
 TEST(GateFault, SlowerBeyondTheNoise) {

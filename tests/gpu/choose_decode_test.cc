@@ -55,7 +55,7 @@ TEST(ChooseDecode, FitsEveryChip) {
   EXPECT_EQ(chosen, 1344);  // of 1600, without FP8 on two chips
 }
 
-TEST(ChooseDecode, WhatTheKernelDoesNotSupport) {
+TEST(ChooseDecode, UnsupportedProblemsAreRefused) {
   const GpuInfo info = decoding_chip(90);
   const Problem good = decoding(DType::f16, DType::f16, 8, 64);
   ASSERT_TRUE(decode_supports(good, info));
@@ -75,6 +75,10 @@ TEST(ChooseDecode, WhatTheKernelDoesNotSupport) {
   EXPECT_TRUE(refused([](Problem& p) { p.v = DType::int8; }));
   EXPECT_TRUE(refused([](Problem& p) { p.k = p.v = DType::sim8; }));
   EXPECT_TRUE(refused([](Problem& p) { p.options.batch_invariant = true; }));
+  EXPECT_FALSE(refused([](Problem& p) {
+    p.options.batch_invariant = p.paged = true;
+    p.page_size = 16;
+  }));
   EXPECT_TRUE(refused([](Problem& p) { p.options.precision = Precision::fp8; }));
   EXPECT_TRUE(refused([](Problem& p) { p.seqlen_q = std::int64_t{1} << 30; }));  // 2^33 rows
   // An empty paged cache is served; an empty dense one is not.

@@ -429,7 +429,7 @@ TEST(LaunchSm90, ParamsMatchTheArguments) {
   EXPECT_EQ(params.heads_per_kv, 2);
   EXPECT_EQ(params.sequences, 2);
   EXPECT_EQ(params.seqlen_kv, 300);
-  EXPECT_EQ(params.head_dim, 72);
+  EXPECT_EQ(params.head_dim_v, 72);
   EXPECT_NEAR(params.scale_log2, 0.5 * 1.4426950408889634, 1e-7);
   EXPECT_EQ(params.negate, 1);
   EXPECT_EQ(params.bottom_right, 1);

@@ -181,7 +181,8 @@ TEST(ConfigText, ErrorsNameSupportedValues) {
   EXPECT_NE(message("blocks=3").find("block_m"), std::string::npos);
   EXPECT_NE(message("blocks=3").find("'blocks'"), std::string::npos);
   EXPECT_EQ(message("element=f17"),
-            "config.element is 'f17'; supported: f32, f16, bf16, e4m3, e5m2, int8, sim8.");
+            "config.element is 'f17'; supported: f32, f16, bf16, e4m3, e5m2, int8, sim8, "
+            "boolean, int4.");
   EXPECT_EQ(message("q_in_registers=maybe"),
             "config.q_in_registers is 'maybe'; supported: true, false.");
   EXPECT_NE(message("head_dim=99999999999").find("config.head_dim"), std::string::npos);

@@ -129,13 +129,15 @@ TEST_F(GpuForks, ChildCannotUseTheParentsKvCache) {
   ASSERT_EQ(cache->add_sequence().value(), 0);
   ASSERT_EQ(cache->select({{0}}).message(), "");
   const Tensor rows = Tensor::bhsd(arguments().out.data, DType::f16, 1, 2, 3, 64);
+  Tensor others = rows;
+  others.data = static_cast<std::byte*>(rows.data) + 2 * 3 * 64 * 2;
   ASSERT_EQ(cache->append(rows, rows).message(), "");
   const std::size_t bytes = live_bytes();
   EXPECT_EQ(in_child([&] {
               std::string wrong = refused("append", cache->append(rows, rows));
               wrong += refused("reserve", cache->reserve(100));
               wrong += refused("select", cache->select({{0}}));
-              wrong += refused("read", cache->read(0, rows, rows));
+              wrong += refused("read", cache->read(0, rows, others));
               wrong += refused("free_sequence", cache->free_sequence(0));
               wrong += refused("create", KvCache::create(cache->options(), kGpu).status());
               if (cache->length(0).value() != 3) wrong += "the length has changed; ";

@@ -143,7 +143,7 @@ TEST_F(HostPath, PersistentGridsLeaveSmsFree) {
   }
 }
 
-TEST_F(HostPath, TheMarginIsLessThanTheSms) {
+TEST_F(HostPath, MarginsOutOfRangeAreRefused) {
   const Arguments a = self_attention(1, 16, 4096);
   Options options;
   options.sm_margin = 8;

@@ -39,7 +39,7 @@ void expect_refused(const std::string& sentence, const std::function<void(Call&)
   EXPECT_EQ(call.stats.values, 99);
 }
 
-TEST(QuantizeErrors, TheGoodCallIsGood) {
+TEST(QuantizeErrors, TheUnchangedCallSucceeds) {
   Call call;
   const Status status = call.run();
   EXPECT_TRUE(status.ok()) << status.message();

@@ -4,6 +4,7 @@ Starting a process that imports PyTorch takes seconds. So the processes are fork
 what they need, and they stay and are sent one function after the other.
 """
 
+import contextlib
 import datetime
 import multiprocessing
 import tempfile
@@ -78,8 +79,8 @@ class Ranks:
         return [outcome[1] for outcome in outcomes]
 
     def close(self):
-        for pipe, process in zip(self.pipes, self.processes):
-            if process.is_alive():
+        for pipe in self.pipes:
+            with contextlib.suppress(OSError):  # a rank that has ended has closed its pipe
                 pipe.send(None)
         for process in self.processes:
             process.join(60)

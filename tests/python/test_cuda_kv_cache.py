@@ -66,7 +66,61 @@ def test_append(dtype, given, dim):
                                torch.tensor([12, 112, 12], dtype=torch.int32))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim, group", [(64, 32), (128, 64), (256, 64), (96, 32)])
+def test_append_int4(dim, group):
+    """Bytes, scales and zeros are those of the CPU, and so is attention over them."""
+    torch.manual_seed(5)
+    caches = pair("int4", dim, group=group)
+    for cache in caches:
+        cache.select([cache.add_sequence()])
+    append(caches, *rows(1, 50, dim))
+    append(caches, *rows(1, 1, dim))
+    same(caches, 0)
+    for tokens in (1, 4):
+        q = torch.randn(1, 4, tokens, dim, dtype=torch.bfloat16)
+        wanted = caches[0].attention(q.float(), causal="bottom_right")
+        out = caches[1].attention(q.cuda(), causal="bottom_right")
+        torch.testing.assert_close(out.cpu().float(), wanted, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
+def test_batch_invariant_bits(dtype):
+    """A sequence has the same bits alone and among many others."""
+    torch.manual_seed(7)
+    cache = octavo.KvCache(6000, HEADS, DIM, page_size=16, dtype=dtype, device="cuda")
+    lengths = [40000, 3, 700, 5000] + [2000] * 20
+    sequences = [cache.add_sequence() for _ in lengths]
+    for sequence, length in zip(sequences, lengths):
+        cache.select([sequence])
+        cache.append(*(x.cuda() for x in rows(1, length)))
+    q = torch.randn(len(lengths), 4, 1, DIM, dtype=torch.bfloat16, device="cuda")
+    options = {"causal": "bottom_right", "batch_invariant": True, "return_lse": True}
+    cache.select(sequences)
+    together = cache.attention(q, **options)
+    even = cache.attention(q, causal="bottom_right")
+    torch.testing.assert_close(together[0], even, atol=2e-2, rtol=2e-2)
+    for slot in (0, 1, 2, 3, 23):
+        cache.select([sequences[slot]])
+        for one, all_of_them in zip(cache.attention(q[slot:slot + 1], **options), together):
+            assert torch.equal(one[0], all_of_them[slot])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4"])
+def test_draft_tree(dtype):
+    torch.manual_seed(6)
+    caches = pair(dtype)
+    for cache in caches:
+        cache.select([cache.add_sequence()])
+    append(caches, *rows(1, 90))
+    tree = torch.tensor([[1, 3, 5, 0b1011, 0b10101, 0b100011, 0b1000101, 0b10000001]], dtype=torch.int32)
+    q = torch.randn(1, 4, 8, DIM, dtype=torch.bfloat16)
+    wanted = caches[0].attention(q.float(), draft_tree=tree)
+    assert not torch.allclose(wanted, caches[0].attention(q.float(), causal="bottom_right"), atol=2e-2)
+    out = caches[1].attention(q.cuda(), draft_tree=tree.cuda())
+    torch.testing.assert_close(out.cpu().float(), wanted, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "int4"])
 def test_decoding_with_forks(dtype):
     torch.manual_seed(2)
     caches = pair(dtype)

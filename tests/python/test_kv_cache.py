@@ -226,6 +226,98 @@ def test_emulated_gpu(normal):
         caches[0].advance(1)
 
 
+@pytest.mark.parametrize("group", [32, 64])
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_int4(normal, group, layout):
+    """A value differs from what was appended by at most half a step of its group, and attention is that over
+    the values that read() returns."""
+    cache = octavo.KvCache(4, HEADS, 64, page_size=PAGE, dtype="int4", group=group, layout=layout)
+    sequence = cache.add_sequence()
+    cache.select([sequence])
+    given = normal(1, HEADS, 20, 64), normal(1, HEADS, 20, 64)
+    cache.append(*given)
+    rows = cache.read(sequence)
+    for found, values in zip(rows, given):
+        grouped = values.reshape(1, HEADS, 20, -1, group)
+        step = (grouped.max(-1, keepdims=True) - grouped.min(-1, keepdims=True)) / 15
+        assert (numpy.abs(found.reshape(grouped.shape) - grouped) < 0.51 * step + 4e-3).all()
+        assert numpy.abs(found - values).max() > 0.05  # four bits do not hold the values
+    q = normal(1, 4, 2, 64)
+    out = cache.attention(q if layout == "bhsd" else q.swapaxes(1, 2).copy(), causal="bottom_right")
+    out = out if layout == "bhsd" else out.swapaxes(1, 2)
+    numpy.testing.assert_allclose(out, octavo.attention(q, *rows, causal="bottom_right"), atol=2e-6)
+    arguments = cache.arguments()
+    assert arguments["k"].format == "int4" and arguments["k"].granularity == "group"
+    assert arguments["k"].data.dtype == numpy.uint8 and arguments["k"].data.shape[-1] == 32
+    assert arguments["k"].scales.shape == (4, HEADS, 2 * 64 // group, PAGE)
+
+
+@pytest.mark.parametrize("options, sentence", [
+    ({"group": 48}, "group is 48"), ({"head_dim": 48, "group": 64}, "head_dim is 48")])
+def test_int4_options(options, sentence):
+    with pytest.raises((ValueError, NotImplementedError)) as error:
+        octavo.KvCache(**{"pages": 4, "heads": HEADS, "head_dim": 64, "dtype": "int4", **options})
+    assert str(error.value).startswith(sentence), error.value
+
+
+def drafts(batch, tokens):
+    """A chain of two tokens, and for each further token its parent's keys and itself."""
+    words = [1, 3] + [0] * (tokens - 2)
+    for i in range(2, tokens):
+        words[i] = words[i // 2] | 1 << i
+    return numpy.tile(numpy.array(words, numpy.int32), (batch, 1))
+
+
+def test_draft_tree(normal):
+    """The bits hide what a mask of the same keys hides, over dense tensors and over a paged cache."""
+    tree = drafts(2, 6)
+    q = normal(2, 4, 6, DIM)
+    cache = octavo.KvCache(8, HEADS, DIM, page_size=PAGE, dtype="float32")
+    sequences = [cache.add_sequence() for _ in range(2)]
+    for sequence, length in zip(sequences, (30, 9)):
+        cache.select([sequence])
+        cache.append(normal(1, HEADS, length, DIM), normal(1, HEADS, length, DIM))
+    cache.select(sequences)
+    out = cache.attention(q, draft_tree=tree)
+    for b, sequence in enumerate(sequences):
+        k, v = cache.read(sequence)
+        mask = numpy.ones((1, 1, 6, k.shape[2]), bool)
+        mask[..., -6:] = tree[b, :, None] >> numpy.arange(6) & 1
+        wanted = octavo.attention(q[b:b + 1], k, v, mask=mask)
+        numpy.testing.assert_allclose(out[b:b + 1], wanted, atol=2e-6)
+        dense = octavo.attention(q[b:b + 1], k, v, draft_tree=tree[b:b + 1])
+        numpy.testing.assert_allclose(dense, wanted, atol=2e-6)
+    assert not numpy.allclose(out, cache.attention(q, causal="bottom_right"))
+    for wrong, exception, sentence in (
+            (tree.astype(numpy.int64), TypeError, "draft_tree is of int64; supported: int32."),
+            (tree[:, :5], ValueError, "draft_tree is of another shape or not contiguous")):
+        with pytest.raises(exception) as error:
+            cache.attention(q, draft_tree=wrong)
+        assert str(error.value).startswith(sentence), error.value
+
+
+@pytest.mark.parametrize("device", ["cpu", "emulator:90"])
+def test_batch_invariant_bits(normal, device):
+    """A sequence has the same bits alone and among others, although other CTAs compute it then."""
+    cache = octavo.KvCache(64, HEADS, 64, page_size=PAGE, dtype="float16", device=device)
+    for length in (400, 3, 130, 270):
+        sequence = cache.add_sequence()
+        cache.select([sequence])
+        cache.append(normal(1, HEADS, length, 64), normal(1, HEADS, length, 64))
+    q = normal(4, 4, 1, 64, dtype=numpy.float16)
+    options = {"causal": "bottom_right", "batch_invariant": True, "return_lse": True}
+    cache.select([2, 0, 3, 1])
+    together = cache.attention(q, **options)
+    for slot, sequence in enumerate([2, 0, 3, 1]):
+        cache.select([sequence])
+        alone = cache.attention(q[slot:slot + 1], **options)
+        for one, all_of_them in zip(alone, together):
+            numpy.testing.assert_array_equal(one[0], all_of_them[slot])
+        k, v = cache.read(sequence)
+        wanted = octavo.attention(q[slot:slot + 1].astype(numpy.float32), k, v)
+        numpy.testing.assert_allclose(alone[0], wanted, atol=2e-3)
+
+
 def test_the_arrays_outlive_the_name(normal):
     cache = octavo.KvCache(4, HEADS, DIM, page_size=PAGE, dtype="float16")
     sequence = cache.add_sequence()

@@ -58,11 +58,19 @@ class Operators:
             q, k, v = (given[x] for x in "qkv")
             if q.dtype not in dtypes:
                 raise RuntimeError(f"{namespace} does not support {q.dtype}\nC++ frames")
+            if (table := given.get("page_table")) is not None:
+                assert given["seqused_k"].tolist() == [table.shape[1] * k.shape[1]] * len(table)
+                k, v = (x[table.long()].flatten(1, 2) for x in (k, v))
+                if schema == VLLM:
+                    assert given["max_seqlen_k"] == k.shape[1]
+                    k, v = k.flatten(0, 1), v.flatten(0, 1)
             if schema == VLLM:
                 batch = given["cu_seqlens_q"].numel() - 1
                 assert given["cu_seqlens_q"].tolist()[-1] == q.shape[0] == batch * given["max_seqlen_q"]
                 q, k, v = (x.unflatten(0, (batch, -1)) for x in (q, k, v))
-            out = attention(q, k, v, given.get("softmax_scale"), given["is_causal"])
+            # The causal mask of these operators is aligned to the bottom right.
+            causal = given["is_causal"] and q.shape[1] > 1
+            out = attention(q, k, v, given.get("softmax_scale"), causal)
             out = out.to(torch.bfloat16 if q.dtype.itemsize == 1 else q.dtype)
             lse = torch.zeros(1)
             if schema == VLLM:
@@ -144,6 +152,21 @@ def test_calls_by_name_whatever_the_defaults(operators, schema, namespace):
             assert given["num_splits"] == 1 and given["window_size_left"] == -1
             assert (given.get("q_descale") is not None) == (dtype.itemsize == 1)
             assert given["softmax_scale"] == 0.25
+
+
+@pytest.mark.parametrize("schema, namespace", [(UPSTREAM, "flash_attn_3"), (VLLM, "_vllm_fa3_C")])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_paged_decoding(operators, schema, namespace, dtype):
+    operators.register(namespace, schema, (dtype,))
+    q, k, v = (x.to(dtype) for x in (torch.randn(2, 1, 4, 16), torch.randn(6, 8, 2, 16), torch.randn(6, 8, 2, 16)))
+    table = torch.tensor([[5, 0, 3], [1, 4, 2]], dtype=torch.int32)
+    lengths = torch.full((2,), 24, dtype=torch.int32)
+    out = _peers.Build(torch, "x", namespace).decode(q, k, v, table, lengths)()
+    wanted = attention(q, *(x[table.long()].flatten(1, 2) for x in (k, v)), None, False)
+    torch.testing.assert_close(out.float(), wanted, atol=2e-2, rtol=2e-2)
+    _, given = operators.calls[-1]
+    assert given["num_splits"] == 0 and given["is_causal"]
+    assert (given.get("k_descale") is not None) == (dtype.itemsize == 1)
 
 
 def test_an_argument_without_a_neutral_value_is_refused(operators):

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
 import serve  # noqa: E402
 
-TINY = serve.Sizes(layers=2, heads=4, kv_heads=2, head_dim=16, context=64)
+TINY = serve.Sizes(layers=2, heads=4, kv_heads=2, head_dim=32, context=64)
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,10 @@ def test_answers_of_a_batch_are_those_of_each_request_alone(served):
         assert alone[0].answer == answer
 
 
-@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8"])
-def test_8_bit_caches_mostly_choose_the_same_tokens(served, dtype):
+@pytest.mark.parametrize("dtype, smaller", [("float8_e4m3fn", 2), ("int8", 2), ("int4", 6)])
+def test_quantized_caches_mostly_choose_the_same_tokens(served, dtype, smaller):
     cache = serve.PagedCache(TINY, 4, dtype, "cpu")
-    assert cache.bytes_per_token < serve.PagedCache(TINY, 4, "float32", "cpu").bytes_per_token / 2
+    assert cache.bytes_per_token < serve.PagedCache(TINY, 4, "float32", "cpu").bytes_per_token / smaller
     forced = answered(served, cache, forced=True)
     assert serve.agreement(forced, served[2]) > 0.8
 

@@ -225,10 +225,10 @@ class Binding(unittest.TestCase):
     def test_the_structs_are_those_of_the_header(self):
         types = {"size_t": octavo_c.c_size_t, "int32_t": octavo_c.c_int32, "int64_t": octavo_c.c_int64,
                  "float": octavo_c.c_float, "octavo_tensor": octavo_c.Tensor, "octavo_scales": octavo_c.Scales,
-                 "octavo_block_mask": octavo_c.BlockMask}
+                 "octavo_block_mask": octavo_c.BlockMask, "octavo_group_scales": octavo_c.GroupScales}
         text = re.sub(r"/\*.*?\*/", "", (ROOT / "include/octavo/octavo.h").read_text(), flags=re.DOTALL)
         for name, struct in (("tensor", octavo_c.Tensor), ("scales", octavo_c.Scales), ("options", octavo_c.Options),
-                             ("block_mask", octavo_c.BlockMask),
+                             ("block_mask", octavo_c.BlockMask), ("group_scales", octavo_c.GroupScales),
                              ("arguments", octavo_c.Arguments), ("backward_arguments", octavo_c.BackwardArguments),
                              ("quantize_options", octavo_c.QuantizeOptions)):
             body = re.search(rf"typedef struct octavo_{name} {{(.*?)}} octavo_{name};", text, re.DOTALL)[1]

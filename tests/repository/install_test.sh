@@ -35,7 +35,7 @@ cmake --build "$work/cmake" >"$work/log" || fail "$(cat "$work/log")"
 expect find_package "$work/cmake"
 
 # Before 1.0 another minor version has another API: requesting it must fail.
-sed 's/octavo 0.1 REQUIRED/octavo 0.9 REQUIRED/' "$source/examples/CMakeLists.txt" \
+sed 's/octavo 0.2 REQUIRED/octavo 0.9 REQUIRED/' "$source/examples/CMakeLists.txt" \
   >"$work/CMakeLists.txt"
 cp "$source"/examples/attention.* "$source/examples/decode.cc" "$work"
 if cmake -S "$work" -B "$work/newer" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null 2>&1; then

@@ -1,6 +1,6 @@
 // precision auto: the fastest recorded mode within the requested error, and the error sentence if
 // there is none.
-#include "runtime/automatic_plan.h"
+#include "runtime/plan/automatic_plan.h"
 
 #include <gtest/gtest.h>
 

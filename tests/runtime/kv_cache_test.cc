@@ -155,7 +155,7 @@ TEST(KvCache, Int4RowsComeBackWithinHalfAStep) {
 }
 
 // A prompt each, then tokens together: attention over the cache is attention over dense rows.
-TEST(KvCache, DecodingOverTheCacheIsDecodingOverDenseRows) {
+TEST(KvCache, DecodingEqualsThatOverDenseRows) {
   KvCache cache = KvCache::create(small_cache()).value();
   const std::int64_t a = sequence_of_length(cache, 30, 1), b = sequence_of_length(cache, 7, 2);
   ASSERT_EQ(cache.select({{b, a}}).message(), "");
@@ -221,7 +221,7 @@ TEST(KvCache, AForkSharesPagesUntilOneAppends) {
 }
 
 // Two forks and their parent need two pages, not three: the last of them keeps the shared one.
-TEST(KvCache, ForksThatAppendTogetherNeedAPageLess) {
+TEST(KvCache, ForksThatAppendTogetherNeedOnePageLess) {
   KvCacheOptions o = small_cache();
   o.pages = 4;
   o.pages_per_sequence = 2;
@@ -250,7 +250,7 @@ TEST(KvCache, AForkAtTheEndOfAPageCopiesNothing) {
   EXPECT_EQ(read_tokens(cache, parent).size(), 32U);
 }
 
-TEST(KvCache, ReservedPagesKeepTheTableAsItIs) {
+TEST(KvCache, AppendsIntoReservedPagesDoNotChangeTheTable) {
   KvCache cache = KvCache::create(small_cache()).value();
   const std::int64_t parent = sequence_of_length(cache, 10, 1);
   const std::int64_t child = cache.fork(parent).value();
@@ -374,7 +374,7 @@ TEST(KvCache, RandomOperationsAgreeWithPlainLists) {
   EXPECT_EQ(cache.free_pages(), 12);
 }
 
-TEST(KvCache, WhatDoesNotFitIsRefusedAndChangesNothing) {
+TEST(KvCache, RequestsThatDoNotFitAreRefusedAndChangeNothing) {
   KvCache cache = KvCache::create(small_cache()).value();
   const std::int64_t a = sequence_of_length(cache, 60, 1), b = sequence_of_length(cache, 40, 2);
   const Tokens before = read_tokens(cache, a);

@@ -16,7 +16,7 @@ namespace {
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr float kNoNumber = std::numeric_limits<float>::quiet_NaN();
 
-TEST(MergeStates, PartsOfTheKeysGiveTheWhole) {
+TEST(MergeStates, MergedPartsEqualAttentionOverAllKeys) {
   test::Call whole(2, 4, 2, 3, 50, 8);
   ASSERT_EQ(attention(whole.arguments).message(), "");
   std::vector<std::vector<float>> memory;
@@ -74,7 +74,7 @@ TEST(MergeStates, WeightsAreTheExponentialsOfLse) {
   EXPECT_FLOAT_EQ(parts.merged_lse[1], 200.0f);
 }
 
-TEST(MergeStates, APartWithoutKeysDoesNotCount) {
+TEST(MergeStates, PartsWithoutKeysAreIgnored) {
   TwoParts parts;
   parts.out0 = {kNoNumber, kNoNumber};
   parts.lse0 = {kNone, kNone};

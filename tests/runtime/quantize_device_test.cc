@@ -117,7 +117,7 @@ void expect_bits_of_the_host(const TensorShape& shape, const QuantizeWay& way, D
   for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(from[inner + i], kPoison);
 }
 
-TEST(QuantizeOnDevice, BitsAreThoseOfTheHost) {
+TEST(QuantizeOnDevice, BitsEqualTheHosts) {
   for (const Device device : devices_here())
     for (const QuantizeWay& way : quantize_ways())
       expect_bits_of_the_host({2, 3, 70, 64}, way, device);
@@ -189,7 +189,7 @@ TEST(QuantizeOnDevice, VarlenBatchIsQuantizedBySequence) {
     }
 }
 
-TEST(QuantizeOnDevice, OperandsAreWhatTheKernelsTake) {
+TEST(QuantizeOnDevice, OperandsNeedNoPassBeforeTheKernel) {
   const auto v = operand_quantization(Operand::v, Precision::fp8, 64, kOnCpu);
   ASSERT_TRUE(v.ok());
   EXPECT_EQ(v->format, DType::e4m3);

@@ -17,7 +17,7 @@ struct BackwardParams {
   void* dv = nullptr;
   Strides q_strides, k_strides, v_strides, dout_strides, dq_strides, dk_strides, dv_strides;
 
-  // [sequence][head_q][stats_rows], as device/backward/row_stats.cuh writes them.
+  // The row statistics, [sequence][head_q][stats_rows], written by device/backward/row_stats.cuh.
   const float* lse_log2 = nullptr;
   const float* delta = nullptr;
   i32 stats_rows = 0;
@@ -40,7 +40,7 @@ struct BackwardParams {
   float scale = 0;       // softmax scale, of any sign
   float scale_log2 = 0;  // scale * log2(e)
 
-  // The mask, as in ForwardParams.
+  // The mask; its meaning is that of ForwardParams.
   i32 bottom_right = 0;
   i32 window_left = kNoLimit;
   i32 window_right = kNoLimit;

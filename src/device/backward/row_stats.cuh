@@ -3,9 +3,9 @@
 //   delta    = sum over columns of dO * O, in FP32
 //   lse_log2 = LSE * log2(e), so that P = exp2(S * scale_log2 - lse_log2)
 //
-// A row without keys (its LSE is -infinity), a row with a huge LSE and a row beyond the end of its
-// sequence get lse_log2 = +infinity and delta = 0: P is then 0 for every finite score, and so is
-// dS.
+// Three kinds of rows get lse_log2 = +infinity and delta = 0: rows without keys (their LSE is
+// -infinity), rows with a huge LSE, and rows beyond the end of their sequence. For these P and dS
+// are then 0 for every finite score.
 //
 // Eight lanes share a row, so that a warp reads 128 neighbouring bytes of each of four rows. The
 // order of the additions is fixed.
@@ -29,7 +29,7 @@ struct RowStatsParams {
   const float* lse = nullptr;
   Strides o_strides, dout_strides, lse_strides;
 
-  // Contiguous [sequence][head_q][rows]; every entry is written.
+  // The results, contiguous [sequence][head_q][rows]. Every entry is written.
   float* lse_log2 = nullptr;
   float* delta = nullptr;
   i32 rows = 0;  // seqlen_q, rounded up to whole blocks of row_stats::kPaddedRows
@@ -47,11 +47,11 @@ struct PaddedRowStatsParams : RowStatsParams {
 
 namespace row_stats {
 
-// From here on the last bit of an LSE is 16: P, which was anything from 2^-infinity to infinity,
-// does not follow from it. Biases of -1e9 or the lowest float for all keys of a row are so large.
+// From this magnitude on the last bit of an LSE is worth 16 or more, so P cannot be recomputed from
+// S and LSE. A row whose keys all have a bias of -1e9, or of the lowest float, has such an LSE.
 inline constexpr float kHugeLse = 0x1p27f;
 
-// The kernel parameters of a configuration: only what it reads.
+// The parameters that the kernel of a configuration takes: only those that it reads.
 template <bool kPadded>
 struct SelectParams {
   using Type = RowStatsParams;

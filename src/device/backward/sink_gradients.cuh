@@ -2,8 +2,9 @@
 //
 //   dsink = - sum over the rows of a head, of all sequences, of exp(sink - lse) * delta
 //
-// A CTA has one head. A thread sums every kThreads-th row, then the threads are added in a fixed
-// order: the same bits in every run. Rows without keys have lse_log2 = +infinity and add 0.
+// A CTA computes one head. Each thread sums every kThreads-th row, then the sums of the threads are
+// added. The order is fixed, so the bits are the same in every run. Rows without keys have lse_log2
+// = +infinity and add 0.
 //
 //   shared memory    what
 //   sums             a float for each warp

@@ -2,9 +2,9 @@
 // embedding, and both are rounded to the type of the cache, quantized with a scale for each row, or
 // quantized to int4 with a scale and a zero for each group of channels.
 //
-// Row `position` of a sequence is row position % page_size of the page that the table names for
-// position / page_size. lanes(config) neighbouring lanes share a row, eight columns each, first of
-// K and then of V.
+// Row `position` of a sequence is row position % page_size of page table[sequence][position /
+// page_size]. lanes(config) neighbouring lanes share a row, eight columns each, first of K and then
+// of V.
 //
 // The lengths are read and changed on the device, so that a captured graph can be replayed:
 //
@@ -66,7 +66,7 @@ struct AppendKernel {
   static_assert(C.columns == 64 || C.columns == 128 || C.columns == 256, "columns are 64 to 256");
   static_assert(kVector == quantizer::kVector, "rows are divided as in the quantizers");
 
-  // A token of a head of a sequence. All lanes of the row have the same.
+  // The new row of one token and head. All lanes that share the row hold the same values.
   struct Row {
     i32 sequence = 0, head = 0, token = 0;
     i32 position = 0;            // in the sequence
@@ -74,8 +74,8 @@ struct AppendKernel {
     bool exists = false;
   };
 
-  // Whether the new rows of a sequence fit into its pages, and the rotary embedding has angles for
-  // their positions.
+  // Whether the new rows of a sequence fit into its pages, and the rotary tables reach their
+  // positions.
   static OCTAVO_DEVICE bool fits(const Params& p, i32 sequence, i32 length) {
     const i32 most = min_of(ptx::load_global_i32(p.capacities + sequence), p.positions);
     return p.tokens <= most - length;
@@ -105,7 +105,7 @@ struct AppendKernel {
                element_bytes(C.from);
   }
 
-  // Loads this lane's columns; zeros if there is no such row.
+  // Loads this lane's columns of a row; zeros if the row does not exist.
   static OCTAVO_DEVICE void load(const Params& p, const Side& side, const Row& row, i32 column,
                                  float (&x)[kVector]) {
     u32 words[kVector * element_bytes(C.from) / 4];
@@ -196,8 +196,8 @@ struct AppendKernel {
     }
   }
 
-  // Adds the new tokens to the lengths. The last CTA calls it, and waits until all others have read
-  // them.
+  // Adds the new tokens to the lengths. The last CTA calls it; it waits until all other CTAs have
+  // read the lengths.
   static OCTAVO_DEVICE void grow(const Params& p, u32 thread, u32 others) {
     if (thread == 0)
       while (ptx::ld_acquire(p.arrivals) != others) {

@@ -10,8 +10,8 @@ namespace octavo::append {
 
 inline constexpr float kLargestF16 = 65504.0f;
 
-// A group of channels, which `kLanes` neighbouring lanes have: eight each. All lanes of a warp make
-// one together.
+// Scale and zero of a group of channels, of which kLanes neighbouring lanes hold eight each. All
+// lanes of a warp must construct it together.
 struct Int4Group {
   u32 bits;  // the scale, and above it the zero, as FP16
   float scale, zero;
@@ -42,13 +42,13 @@ struct Int4Group {
     bits = scale_bits | zero_bits << 16;
   }
 
-  // Eight channels as a word: its halves of bytes hold channels 0, 2, 4, 6, 1, 3, 5 and 7.
+  // Packs eight channels into a word, four bits each, in the order 0, 2, 4, 6, 1, 3, 5, 7.
   OCTAVO_DEVICE u32 encode(const float (&x)[8]) const {
     const float inverse = scale == 0.0f ? 0.0f : ptx::divide_rn(1.0f, scale);
     u32 word = 0;
     OCTAVO_UNROLL
     for (int i = 0; i < 8; ++i) {
-      // 0 times infinity is NaN, which counts as 0, as x does if it is NaN.
+      // 0 times infinity is NaN. A NaN is stored as 0, whether it comes from there or from x.
       const float steps = ptx::multiply_rn(ptx::subtract_rn(x[i], zero), inverse);
       const float y = steps > 15.0f ? 15.0f : steps > 0.0f ? steps : 0.0f;
       const u32 code = ptx::bits_of(ptx::add_rn(y, 12582912.0f)) & 15u;

@@ -37,7 +37,7 @@ struct Params {
   i32 interleaved = 0;
 
   float max_quantized = 0;  // the 8-bit value of the largest magnitude of a row
-  // Of an int4 cache: f16 (pages, heads, 2, groups, page_size), scales and then zeros.
+  // int4 cache: scales and then zeros, f16 (pages, heads, 2, groups, page_size).
   u16* k_groups = nullptr;
   u16* v_groups = nullptr;
 };

@@ -74,6 +74,10 @@ struct ForwardParams {
   i32 window_left = kNoLimit;
   i32 window_right = kNoLimit;
 
+  // Columns of V and O, in kernels for problems where they are not those of Q and K. Behind all
+  // that other kernels read, where it moves none of it.
+  i32 head_dim_v = 0;
+
   OutputParams output;
 };
 

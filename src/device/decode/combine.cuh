@@ -1,13 +1,16 @@
-// Adds up the partial results of work tiles that several CTAs of the decode kernel share.
+// Adds up the partial results of work tiles that the decode kernel has computed in several parts.
 //
-// A work tile is cut where one CTA's KV tiles end and the next one's begin. There are ctas - 1 such
-// boundaries, and at most one work tile is cut at each. CTA i of this grid is responsible for the
-// work tile that is cut between CTAs i and i + 1 and has its first KV tile in CTA i; if there is
-// none, it has nothing to do. It adds the parts in the order of the CTAs.
+// With batch_invariant each row of a work tile has a CTA, whose warps divide its parts among
+// themselves and add up through shared memory.
+//
+// Otherwise a work tile is cut where one CTA's KV tiles end and the next one's begin. There are
+// ctas - 1 such boundaries, and at most one work tile is cut at each. CTA i of this grid takes the
+// boundary between CTAs i and i + 1. It combines the work tile that is cut there, provided that
+// this work tile begins in CTA i; otherwise it returns. It adds the parts in the order of the CTAs.
 //
 // If a work tile has few parts, each warp adds up rows of its own (warps_per_row = 1). If it has
-// many, all warps of a CTA divide the parts of one row among themselves and add up through shared
-// memory, and each boundary has as many CTAs as a work tile has rows.
+// many, all warps of a CTA divide the parts of one row as above, and each boundary has as many CTAs
+// as a work tile has rows.
 //
 //   shared memory   what                                          floats
 //   o               a row of O of every warp                      kCombineWarps * head_dim
@@ -17,6 +20,7 @@
 #include "config/decode.h"
 #include "device/decode/geometry.cuh"
 #include "device/decode/output.cuh"
+#include "device/decode/parts.cuh"
 #include "device/decode/schedule.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/warpgroup.cuh"
@@ -33,13 +37,15 @@ struct CombineKernel {
   static constexpr DecodeConfig C = G::C;
   static constexpr int kPairs = div_up(C.head_dim, 64);  // pairs of columns of a lane
 
-  // The parts of a work tile: CTA `first` holds its beginning, in `first_slot`; the others have it
-  // in slot 0.
+  using Tiles = Schedule<tile_keys(C), /*kOverlaps=*/true>;
+
+  // The partial results of a work tile: the numbers of the first and the second; the others follow,
+  // of every CTA one, or with batch_invariant all.
   struct Parts {
-    i32 first, count;
-    int first_slot;
+    i32 first, second, count;
     OCTAVO_DEVICE Partial<G> part(const Params& p, i32 i) const {
-      return {p, first + i, i == 0 ? first_slot : 0};
+      constexpr i32 kStep = C.batch_invariant ? 1 : 2;
+      return {p, i == 0 ? first : second + (i - 1) * kStep};
     }
   };
 
@@ -77,7 +83,7 @@ struct CombineKernel {
     return C.head_dim % 64 == 0 || column_of(pair, lane) < C.head_dim;
   }
 
-  // Lane's columns of a part; one that does not exist adds nothing.
+  // The lane's columns of part `i`. A part that does not exist adds nothing.
   static OCTAVO_DEVICE RowSum load_part(const Params& p, const Parts& parts, i32 i, i32 row,
                                         u32 lane) {
     RowSum part;
@@ -96,8 +102,8 @@ struct CombineKernel {
     return part;
   }
 
-  // Adds up every `stride`-th part of a row, from part `begin` on. kAtOnce parts are in flight
-  // together.
+  // Adds up every `stride`-th part of a row, beginning with part `begin`. Loads of kAtOnce parts
+  // are in flight together.
   static OCTAVO_DEVICE RowSum add_parts(const Params& p, const Parts& parts, i32 row, i32 begin,
                                         i32 stride, u32 lane) {
     constexpr int kAtOnce = C.head_dim <= 128 ? 6 : 3;
@@ -131,7 +137,7 @@ struct CombineKernel {
                           finished.value(total.o[pair][1]));
   }
 
-  // Adds up what the warps of the CTA have, in warp 0.
+  // Warp 0 adds up the sums of all warps of the CTA.
   static OCTAVO_DEVICE void add_warps(RowSum& total, u32 warp, u32 lane) {
     const auto o = [](u32 of_warp, u32 column) {
       return ptx::shared_base() + (of_warp * C.head_dim + column) * 4;
@@ -167,26 +173,47 @@ struct CombineKernel {
     }
   }
 
-  static OCTAVO_DEVICE void combine(const Params& p, const Parts& parts, const WorkTile& work,
-                                    const SequenceSpan& span, i32 y) {
+  // One row, by all warps of the CTA.
+  static OCTAVO_DEVICE void combine_row(const Params& p, const Parts& parts, const WorkTile& work,
+                                        const SequenceSpan& span, i32 row) {
+    if (row >= work.rows) return;
     const u32 warp = ptx::warp_index(), lane = ptx::lane_index();
-    if (p.warps_per_row > 1) {
-      if (y >= work.rows) return;
-      RowSum total = add_parts(p, parts, y, static_cast<i32>(warp), kCombineWarps, lane);
-      add_warps(total, warp, lane);
-      if (warp == 0) store(p, work, span, y, total, lane);
-      return;
-    }
+    RowSum total = add_parts(p, parts, row, static_cast<i32>(warp), kCombineWarps, lane);
+    add_warps(total, warp, lane);
+    if (warp == 0) store(p, work, span, row, total, lane);
+  }
+  // All rows, each by one warp.
+  static OCTAVO_DEVICE void combine_rows(const Params& p, const Parts& parts, const WorkTile& work,
+                                         const SequenceSpan& span) {
+    const u32 lane = ptx::lane_index();
     OCTAVO_ROLLED
-    for (i32 row = static_cast<i32>(warp); row < work.rows; row += kCombineWarps)
+    for (i32 row = static_cast<i32>(ptx::warp_index()); row < work.rows; row += kCombineWarps)
       store(p, work, span, row, add_parts(p, parts, row, 0, 1, lane), lane);
   }
 
-  static OCTAVO_DEVICE void entry(const Params& p) {
-    // Every CTA waits, so that this grid does not end before the other. Lengths are read after it.
+  // batch_invariant: one row of one work tile.
+  static OCTAVO_DEVICE void run_fixed(const Params& p) {
+    if constexpr (C.arch >= 90) ptx::wait_for_earlier_grids();
+    const i32 row = ptx::block_index_x() % p.combine_rows;
+    const i32 number = ptx::block_index_x() / p.combine_rows;
+    Cursor at;
+    at.row_tile = number % p.row_tiles;
+    at.kv_head = number / p.row_tiles % p.heads_kv;
+    at.sequence = number / p.row_tiles / p.heads_kv;
+    at.keys = sequence_keys<tile_keys(C), /*kOverlaps=*/true>(p, at.sequence);
+    const i32 count = div_up(at.keys.kv_tiles, part_tiles(at.keys.kv_tiles));
+    if (count == 1) return;  // the decode kernel has stored it
+    const i32 first = FixedParts<Tiles>::first_partial(p, at);
+    combine_row(p, {first, first + 1, count}, work_tile_of<C.block_m>(p, at), at.keys.span, row);
+  }
+
+  // The work tile that is cut between two CTAs.
+  static OCTAVO_DEVICE void run_even(const Params& p) {
+    // Every CTA waits for the decode kernel, so that this grid does not end before that one.
+    // Lengths are read after the wait.
     const bool reads_lengths = has_lengths(p);
     if (C.arch >= 90 && reads_lengths) ptx::wait_for_earlier_grids();
-    const Schedule<tile_keys(C), /*kOverlaps=*/true> tiles(p);
+    const Tiles tiles(p);
     const i32 rows_of_grid = p.warps_per_row > 1 ? p.combine_rows : 1;
     const i32 boundary = ptx::block_index_x() / rows_of_grid;
     const i32 first = tiles.first_tile(boundary), next = tiles.first_tile(boundary + 1);
@@ -195,9 +222,20 @@ struct CombineKernel {
     const i32 begin = next - cut.kv_tile, end = begin + cut.keys.kv_tiles;
     // No work tile is cut here, or it began before CTA `boundary`.
     if (first == next || next == tiles.total || cut.kv_tile == 0 || begin < first) return;
-    const Parts parts{boundary, tiles.cta_of(end - 1) - boundary + 1, begin == first ? 0 : 1};
-    combine(p, parts, work_tile_of<C.block_m>(p, cut), cut.keys.span,
-            ptx::block_index_x() % rows_of_grid);
+    const Parts parts{boundary * 2 + (begin == first ? 0 : 1), (boundary + 1) * 2,
+                      tiles.cta_of(end - 1) - boundary + 1};
+    const WorkTile work = work_tile_of<C.block_m>(p, cut);
+    if (p.warps_per_row > 1)
+      combine_row(p, parts, work, cut.keys.span, ptx::block_index_x() % rows_of_grid);
+    else
+      combine_rows(p, parts, work, cut.keys.span);
+  }
+
+  static OCTAVO_DEVICE void entry(const Params& p) {
+    if constexpr (C.batch_invariant)
+      run_fixed(p);
+    else
+      run_even(p);
   }
 };
 

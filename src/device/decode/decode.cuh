@@ -1,11 +1,11 @@
 // Attention of a few query tokens over a long KV cache: o = softmax(scale * q k^T) v.
 //
-// Decoding reads every K and V once and computes little with them: the kernel's task is to keep all
-// SMs reading. A persistent grid divides the keys of all sequences and KV heads evenly, in KV tiles
-// of tile_keys keys (schedule.cuh). The query heads that share a KV head form the rows of a work
-// tile (pack_gqa). Each warp copies its own keys of a KV tile (cp.async) and computes with them,
-// with its own running maximum, sum and O, so warps do not wait for each other until the end of a
-// work tile.
+// Decoding reads every row of K and V once and computes little with it, so the kernel is designed
+// to keep all SMs reading. A persistent grid divides the keys of all sequences and KV heads evenly,
+// in KV tiles of tile_keys keys (schedule.cuh). The query heads that share a KV head form the rows
+// of a work tile (pack_gqa). Each warp copies its own keys of a KV tile (cp.async) and computes
+// with them, with its own running maximum, sum and O, so warps do not wait for each other until the
+// end of a work tile.
 //
 //   shared memory    what                                        bytes
 //   stage[stages]    tile_keys rows of K, then of V, then the    stage_bytes
@@ -22,15 +22,17 @@
 //   lanes are done with stage[j-1], which the copies of the step overwrite. Copies run ahead into
 //   the next work tile and sequence.
 //
-// Each CTA that shares a work tile with others leaves a partial result in the workspace;
-// device/decode/combine.cuh adds them up. The order of every sum is fixed by the lengths and the
-// size of the grid, so a run can be repeated bit by bit.
+// Where several CTAs compute parts of a work tile (parts.cuh), each leaves a partial result in the
+// workspace; device/decode/combine.cuh adds them up. The order of every sum is fixed by the lengths
+// and the size of the grid, so a run can be repeated bit by bit; with batch_invariant it is fixed
+// by the length of the sequence alone.
 #pragma once
 
 #include "config/decode.h"
 #include "device/decode/exchange.cuh"
 #include "device/decode/geometry.cuh"
 #include "device/decode/loads.cuh"
+#include "device/decode/parts.cuh"
 #include "device/decode/policies.cuh"
 #include "device/decode/schedule.cuh"
 #include "device/decode/step.cuh"
@@ -48,9 +50,10 @@ struct DecodeKernel {
   using QFragments = typename G::QFragments;
   static constexpr DecodeConfig C = G::C;
   using Tiles = Schedule<tile_keys(C), /*kOverlaps=*/false>;
+  using Parts = typename SelectParts<Tiles, C.batch_invariant>::Type;
   static_assert(C.stages >= 2, "copies run at least one KV tile ahead");
 
-  // The copies that remain to be started.
+  // The position of the next copy, and how many copies are left to start.
   struct Copies {
     Cursor at;
     typename Loads<G>::KvHead head;
@@ -78,17 +81,15 @@ struct DecodeKernel {
     ptx::cp_async_commit();
   }
 
-  // The CTA's current work tile: its Q, and the state of its softmax and O.
+  // The CTA's current work tile, with its Q, softmax state and O.
   struct Work {
     WorkTile tile;
     typename G::Q q;
-    float scale;       // from q k to log2 units; includes K's scale where each head has one
-    bool starts_here;  // the work tile's first KV tile is this CTA's
+    float scale;  // from q k to log2 units; includes K's scale where each head has one
     State state;
 
     OCTAVO_DEVICE void start(const Params& p, const Cursor& at, const Thread& thread) {
       tile = work_tile_of<C.block_m>(p, at);
-      starts_here = at.kv_tile == 0;
       QFragments loaded;
       Loads<G>::load_q(loaded, p, tile, thread);
       q.share(loaded, thread);
@@ -110,7 +111,7 @@ struct DecodeKernel {
     const i32 before_first = first - (C.stages - 1);
     OCTAVO_ROLLED
     for (i32 index = before_first; index < last; ++index) {
-      if (index == before_first || (index > first && at.kv_tile == 0)) work.start(p, at, thread);
+      if (index == before_first || (index > first && Parts::begins(at))) work.start(p, at, thread);
       if (index >= first) {
         ptx::cp_async_wait<C.stages - 2>();
         ptx::warp_sync();
@@ -124,13 +125,9 @@ struct DecodeKernel {
       if (key < at.keys.range.end)
         Step<G>::run(work.state, work.q, p, work.tile, at.keys, work.scale, key, thread, stage);
 
-      const bool ends_here = at.kv_tile + 1 == at.keys.kv_tiles;
-      if (ends_here || index + 1 == last) {
-        const bool whole = work.starts_here && ends_here;
-        const bool has_first_tile = index - at.kv_tile <= first;  // of this CTA
-        const int slot = whole ? -1 : has_first_tile ? 0 : 1;
-        Exchange<G>::run(work.state, p, work.tile, at.keys.span, slot, thread, stage);
-      }
+      if (Parts::ends(at) || index + 1 == last)
+        Exchange<G>::run(work.state, p, work.tile, at.keys.span,
+                         Parts::partial(p, at, index, first), thread, stage);
       if (index + 1 < last) tiles.advance(at);
       stage = next(stage);
     }
@@ -138,12 +135,12 @@ struct DecodeKernel {
   }
 
   static OCTAVO_DEVICE void entry(const Params& p) {
-    // The combine kernel may be launched; it waits until this grid is complete.
+    // Lets the combine kernel start early. It waits until this grid is complete.
     if constexpr (C.arch >= 90) ptx::launch_dependent_grids();
     const Thread thread{ptx::warp_index(), ptx::lane_index()};
     const Tiles tiles(p);
     const i32 cta = ptx::block_index_x();
-    const i32 first = tiles.first_tile(cta), last = tiles.first_tile(cta + 1);
+    const i32 first = Parts::first_tile(tiles, cta), last = Parts::first_tile(tiles, cta + 1);
     if (first < last) run(p, tiles, first, last, thread);
   }
 };

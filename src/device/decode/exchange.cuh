@@ -1,12 +1,12 @@
-// The end of a work tile in a CTA: its warps have each seen a part of the keys. They add up their
-// O, each warp a part of the columns, and store the result, or a partial one if other CTAs hold
-// more keys.
+// Combines the warps of a CTA at the end of a work tile. Each warp has seen a part of the keys. The
+// warps add up their O, each for a part of the columns, and store the result, or a partial result
+// if other CTAs hold more of the keys.
 #pragma once
 
 #include "device/core/score_rows.cuh"
 #include "device/decode/geometry.cuh"
-#include "device/decode/policies.cuh"
 #include "device/decode/output.cuh"
+#include "device/decode/policies.cuh"
 
 namespace octavo::decode {
 
@@ -19,9 +19,10 @@ struct Exchange {
   static constexpr int kTilesM = G::kTilesM;
   static constexpr int kMyTiles = G::kTilesD / C.warps;  // tiles of columns that a warp adds up
 
-  // `stage` is the one that all warps have consumed. `slot`: of a partial result, or -1.
+  // `stage`: the pipeline stage that all warps have consumed. `partial`: the number of the partial
+  // result; -1 if the result is complete.
   static OCTAVO_DEVICE void run(State& state, const Params& p, const WorkTile& work,
-                                const SequenceSpan& span, int slot, const Thread& thread,
+                                const SequenceSpan& span, i32 partial, const Thread& thread,
                                 int stage) {
     NumericsOf<G>::finish_o(state, thread);
     ptx::cta_sync();  // no warp still reads K and V in the stage
@@ -30,7 +31,7 @@ struct Exchange {
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
-      for (int r = 0; r < 2; ++r) finish(p, work, span, slot, thread, stage, m, r);
+      for (int r = 0; r < 2; ++r) finish(p, work, span, partial, thread, stage, m, r);
     }
     ptx::cta_sync();  // the stage may be filled again
   }
@@ -61,7 +62,7 @@ struct Exchange {
   }
 
   static OCTAVO_DEVICE void finish(const Params& p, const WorkTile& work, const SequenceSpan& span,
-                                   int slot, const Thread& thread, int stage, int m, int r) {
+                                   i32 partial, const Thread& thread, int stage, int m, int r) {
     const i32 row = thread.row(m, r);
     float ref_max = kLowest, sum = 0;
     OCTAVO_UNROLL
@@ -86,14 +87,14 @@ struct Exchange {
     if (row >= work.rows) return;
     NumericsOf<G>::scale_o(o, p, work, thread);
     const bool writes_row = thread.warp == 0 && thread.lane % 4 == 0;
-    if (slot >= 0) {
-      const Partial<G> partial(p, ptx::block_index_x(), slot);
+    if (partial >= 0) {
+      const Partial<G> to(p, partial);
       if (writes_row) {
-        ptx::store_global_f32(partial.ref_max(row), ref_max);
-        ptx::store_global_f32(partial.sum(row), sum);
+        ptx::store_global_f32(to.ref_max(row), ref_max);
+        ptx::store_global_f32(to.sum(row), sum);
       }
-      store_columns<Element::f32>(reinterpret_cast<u8*>(partial.o(row, 0)), o, {.factor = 1},
-                                  C.head_dim, thread);
+      store_columns<Element::f32>(reinterpret_cast<u8*>(to.o(row, 0)), o, {.factor = 1}, C.head_dim,
+                                  thread);
       return;
     }
     const bool padding = is_padding(span, work.token(p, row));

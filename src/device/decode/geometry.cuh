@@ -34,14 +34,14 @@ struct Geometry {
   static_assert(exchange_o_bytes(C) <= 2 * tile_bytes(C),
                 "the O of all warps fits into the stage that they have consumed");
 
-  // This thread. It holds two rows of each 16-row mma tile, lane / 4 and lane / 4 + 8, called r = 0
-  // and r = 1, and columns 2 (lane % 4) and the next of every eight.
+  // The coordinates of this thread. The thread holds two rows of each 16-row mma tile, lane / 4 (r
+  // = 0) and lane / 4 + 8 (r = 1), and columns 2 (lane % 4) and 2 (lane % 4) + 1 of every eight.
   struct Thread {
     u32 warp, lane;
     OCTAVO_DEVICE i32 row(int m, int r) const {
       return m * 16 + r * 8 + static_cast<i32>(lane / 4);
     }
-    // The thread's key of column e of eight columns, within the KV tile.
+    // The key, within the KV tile, of the thread's column e in group n of eight columns.
     OCTAVO_DEVICE u32 key(int n, int e) const {
       return warp * C.block_n + static_cast<u32>(n * 8 + e) + lane % 4 * 2;
     }
@@ -59,17 +59,16 @@ struct Geometry {
   struct Scores {
     float s[kTilesM][kTilesN][4];
   };
-  // With an int4 cache a tile behind O sums up the zeros of V (products4.cuh).
+  // With an int4 cache one more tile after O accumulates the zeros of V (int4_products.cuh).
   using State = MmaState<kTilesM, kTilesD + (is_int4_kv(C) ? 1 : 0)>;
-  // BF16 Q over an 8-bit cache is converted to FP16, and each row has a scale. So is every Q over
-  // an int4 cache.
-  static constexpr bool kConvertsQ =
-      is_int4_kv(C) || (is_8bit_kv(C) && C.element == Element::bf16);
+  // Q is converted to FP16, with a scale for each row, if it is BF16 and the cache is 8-bit, and
+  // always if the cache is int4.
+  static constexpr bool kConvertsQ = is_int4_kv(C) || (is_8bit_kv(C) && C.element == Element::bf16);
   struct QScales {
     float scale[kConvertsQ ? kTilesM : 1][2];
     OCTAVO_DEVICE float row_scale(int m, int r) const { return kConvertsQ ? scale[m][r] : 1.0f; }
   };
-  // int4: the sums of Q over the groups of channels, which K's zeros multiply.
+  // int4: the sums of Q over each group of channels. K's zeros multiply them.
   struct NoQSums {};
   struct QSumFragments {
     FragmentA sums[kTilesM];
@@ -81,8 +80,8 @@ struct Geometry {
     OCTAVO_DEVICE void share(const QFragments& loaded, const Thread&) { *this = loaded; }
     OCTAVO_DEVICE FragmentA fragment(int m, int step, const Thread&) const { return a[m][step]; }
   };
-  // Each warp has loaded all of Q and shares a part of it. All warps are done with the Q of the
-  // work tile before: the exchange at its end has synchronised them.
+  // Each warp has loaded all of Q and writes a part of it to shared memory. No warp still reads the
+  // Q of the previous work tile, as the exchange at its end has synchronised the warps.
   struct SharedQ : QRows {
     static OCTAVO_DEVICE u32 address(int m, int step, const Thread& thread) {
       return exchanged_row(C.warps, 0, 0) +
@@ -114,20 +113,22 @@ struct Geometry {
   static OCTAVO_DEVICE Tile v_tile(int stage) {
     return {stage_base(stage) + static_cast<u32>(tile_bytes(C))};
   }
-  // The scale of a key of the KV tile: of K, or of V.
+  // The shared-memory addresses of the scales of K and of V for a key of the KV tile.
   static OCTAVO_DEVICE u32 k_scale(int stage, u32 key) {
     return stage_base(stage) + static_cast<u32>(2 * tile_bytes(C)) + key * 4;
   }
   static OCTAVO_DEVICE u32 v_scale(int stage, u32 key) {
     return k_scale(stage, static_cast<u32>(tile_keys(C)) + key);
   }
-  // int4: sixteen bytes, a scale or zero of eight neighbouring keys of the KV tile: scales of K,
-  // zeros of K, scales of V, zeros of V, each by group.
+  // int4: the address of sixteen bytes that hold one scale or zero for each of eight neighbouring
+  // keys of the KV tile. Rows are scales of K, zeros of K, scales of V and zeros of V, each group
+  // by group.
   static OCTAVO_DEVICE u32 group_row(int stage, u32 key, u32 row) {
     return k_scale(stage, 0) + (key / 8 * static_cast<u32>(group_rows(C)) + row) * 16;
   }
-  // Warps exchange at the end of a work tile: float i of a lane's O, through the consumed stage,
-  // and the reference maximum (0) and the sum (1) of a row.
+  // Addresses of the exchange between warps at the end of a work tile. Float i of a lane's O goes
+  // through the consumed stage; the reference maximum (0) and the sum (1) of a row have their own
+  // memory.
   static OCTAVO_DEVICE u32 exchanged_o(int stage, u32 warp, u32 i, u32 lane) {
     constexpr u32 kFloats = kTilesM * kTilesD * 4;
     return stage_base(stage) + ((warp * kFloats + i) * 32 + lane) * 4;

@@ -14,7 +14,8 @@ struct Loads {
   using Thread = typename G::Thread;
   static constexpr DecodeConfig C = G::C;
 
-  // The query rows of a work tile as A operands. Rows and columns that do not exist are zeros.
+  // Loads the query rows of a work tile as A operands. Rows and columns that do not exist become
+  // zeros.
   static OCTAVO_DEVICE void load_q(typename G::QFragments& q, const Params& p, const WorkTile& work,
                                    const Thread& thread) {
     constexpr int kBytes = element_bytes(C.element);
@@ -45,8 +46,8 @@ struct Loads {
     }
   }
 
-  // Where the keys of a sequence and KV head begin; in a paged cache, where the head begins in
-  // page 0.
+  // The addresses where the keys and values of a sequence and KV head begin. In a paged cache they
+  // are those of the head in page 0.
   struct KvHead {
     const u8 *k, *v;
     typename NumericsOf<G>::KvScales scales;
@@ -118,7 +119,7 @@ struct Loads {
     return min_of(max_of(page, 0), p.paging.pages - 1);
   }
 
-  // Copies sixteen rows of a head, from row `row` on; only the first `rows` of them exist.
+  // Copies sixteen rows of a head, beginning with row `row`. Only the first `rows` of them exist.
   static OCTAVO_DEVICE void copy_rows(const typename G::Tile& tile, u32 to, const u8* head,
                                       u32 row_bytes, i32 row, i32 rows, i32 head_dim, u32 lane) {
     constexpr u32 kChunks = G::Tile::kChunks;

@@ -1,6 +1,6 @@
-// What the type of the KV cache changes in the decode kernel: a 16-bit cache has no scales, an
-// 8-bit one has scales of K and V, an int4 one scales and zeros of groups of channels
-// (numerics4.cuh). How elements become operands of the products is in operands.cuh.
+// Numerics policies of the decode kernel: how it handles the scales of the KV cache. A 16-bit cache
+// has none, an 8-bit cache has scales of K and V, and an int4 cache has scales and zeros of groups
+// of channels (int4_numerics.cuh). The conversion of elements to mma operands is in operands.cuh.
 //
 // The policies have the same members:
 //   kRescaleLog2    O is rescaled only when a maximum grows by 2^this
@@ -47,7 +47,7 @@ struct Numerics16 {
                                     const Thread&) {}
 };
 
-// Calls visit(pair, step, part) for the pairs of elements that a thread has of a row of Q.
+// Calls visit(pair, step, part) for each pair of elements of a row of Q that the thread holds.
 template <class G, class Visit>
 OCTAVO_DEVICE void for_each_pair(typename G::QFragments& q, int m, int r, const Visit& visit) {
   OCTAVO_UNROLL
@@ -86,10 +86,10 @@ struct Numerics8Bit {
   static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN;
   static constexpr float kRescaleLog2 = 8;
 
-  // A row of Q from BF16 to FP16, divided by the power of two of its largest element.
+  // Converts a row of Q from BF16 to FP16, divided by the power of two of its largest element.
   static OCTAVO_DEVICE void convert_row(typename G::QFragments& q, int m, int r, u32 /*lane*/) {
     const float amax = row_amax<G>(q, m, r);
-    // The exponents of the power of two and of its inverse are those of normal numbers.
+    // The clamp keeps both the power of two and its inverse normal numbers.
     const u32 exponent = min_of(max_of(ptx::bits_of(amax) >> 23, 1u), 253u);
     const float inverse = ptx::float_of_bits((254u - exponent) << 23);
     q.scale[m][r] = ptx::float_of_bits(exponent << 23);
@@ -109,8 +109,8 @@ struct Numerics8Bit {
       k = of_head(p, p.k_scales, at.sequence, at.kv_head);
       v = of_head(p, p.v_scales, at.sequence, at.kv_head);
     }
-    // Starts copying the scales of sixteen keys, from row `row` of the cache on, into a stage from
-    // key `to` on. Only the first `rows` of these keys exist.
+    // Starts copying the scales of sixteen keys, beginning with row `row` of the cache, to key `to`
+    // of a stage. Only the first `rows` of these keys exist.
     OCTAVO_DEVICE void copy(const Params& p, i64 page, int stage, u32 to, i32 row, i32 rows,
                             u32 lane) const {
       if (p.k_scale_per_key)
@@ -145,14 +145,15 @@ struct Numerics8Bit {
     return p.k_scale_per_key ? ptx::load_shared_f32(G::k_scale(stage, key)) : 1.0f;
   }
 
-  // V's scale of a key multiplies P. Its logarithm is added to the score before the softmax, so
-  // that P stays near 1 whatever the scales are, and the row's sum divides it out again.
+  // Applies V's scale of each key to P. The logarithm of the scale is added to the score before the
+  // softmax, so that P stays near 1 whatever the scales are. The row sum adds up P without the
+  // scale.
   struct PWeights {
     float inverse[kTilesN][2];  // of the scale's magnitude: what a weight adds to the sum
     u32 sign[kTilesN][2];
     bool used;
 
-    // A scale of 0 counts as 2^-100, which leaves nothing of the value.
+    // A scale of 0 is replaced by 2^-100, with which the value vanishes.
     OCTAVO_DEVICE PWeights(typename G::Scores& scores, const Params& p, const Thread& thread,
                            int stage)
         : used(p.v_scale_per_key != 0) {

@@ -1,13 +1,13 @@
 // Operands of the decode kernel's products.
 //
-// A 16-bit cache has Q's type, and so have the products. An 8-bit cache is converted to FP16 on its
-// way from shared memory to the tensor cores, exactly and with one or two instructions for two
-// values; Q, if it is BF16, becomes FP16 too, times a power of two that brings the largest element
-// of its row near 1. Only elements below 2^-17 of that power of two lose bits.
+// A 16-bit cache has Q's type, and the products use it. Values of an 8-bit cache are converted to
+// FP16 between shared memory and the tensor cores, exactly, two values by one or two instructions.
+// BF16 Q is then converted to FP16 as well, after each row is divided by the power of two of its
+// largest element. Only elements below 2^-17 of the largest lose bits.
 //
-// 8-bit rows are read as sm80's sim8 reads them (device/sm80/operands.cuh): a lane receives four
-// neighbouring channels of K, so Q is loaded in that order too, and accumulator tiles of O come in
-// pairs, the even channels of sixteen and then the odd.
+// 8-bit rows are read in the same order as sim8's on sm80 (device/sm80/operands.cuh): a lane
+// receives four neighbouring channels of K, so Q is loaded in that order too. Accumulator tiles of
+// O come in pairs: one has the even channels of sixteen, the next the odd ones.
 #pragma once
 
 #include "config/element.h"
@@ -19,7 +19,8 @@ namespace octavo::decode {
 // K and V in Q's type.
 template <class Operands>
 struct SameType : Operands {
-  // The first of two neighbouring channels in register `part` (0 or 1: + 8) of a lane's A operand.
+  // The first of the two neighbouring channels of Q in half `part` (0 or 1) of a lane's A operand.
+  // In half 1 the operand's columns are eight further.
   static OCTAVO_DEVICE u32 q_column(u32 step, u32 part, u32 lane) {
     return step * 16 + part * 8 + lane % 4 * 2;
   }
@@ -88,10 +89,10 @@ struct Widened : sm80::OperandsSim8 {
   }
 };
 
-// K and V in int4 (products4.cuh). Eight channels are a word, and its halves of bytes hold channels
-// 0, 2, 4, 6, 1, 3, 5 and 7: an AND with 0x000f000f or 0x00f000f0 leaves a pair of neighbouring
-// channels of K, or the same channel of two keys of V. Q is loaded in the order of the pairs, and
-// the tiles of O hold neighbouring channels in every lane.
+// K and V in int4 (int4_products.cuh). A word has eight channels, four bits each, in the order 0,
+// 2, 4, 6, 1, 3, 5, 7. An AND with 0x000f000f or 0x00f000f0 therefore extracts a pair of
+// neighbouring channels of K, or the same channel of two keys of V. Q is loaded in the order of the
+// pairs, and the tiles of O hold neighbouring channels in every lane.
 struct OperandsInt4 : sm80::OperandsF16 {
   static OCTAVO_DEVICE u32 q_column(u32 step, u32 part, u32 lane) {
     return step / 2 * 32 + lane % 4 * 8 + step % 2 * 4 + part * 2;

@@ -1,5 +1,5 @@
-// The end of a work tile: normalising and storing rows of O and LSE. The decode kernel and the
-// combine kernel share this code.
+// Normalises rows of O and stores them with their LSE, at the end of a work tile. The decode kernel
+// and the combine kernel share this code.
 #pragma once
 
 #include "device/core/score_modifiers.cuh"
@@ -21,8 +21,8 @@ struct FinishedRow {
   }
 };
 
-// `sum` is relative to 2^ref_max. A row without keys gets 0 and -infinity. The sink of the row's
-// head is one more term of the sum.
+// `sum` is relative to 2^ref_max. The sink of the row's head is one more term of the sum. A row
+// without keys gets O = 0 and LSE = -infinity.
 OCTAVO_DEVICE FinishedRow finish_row(const Params& p, i32 head, bool padding, float ref_max,
                                      float sum) {
   if (padding) return {0, -kInfinity};
@@ -65,16 +65,14 @@ OCTAVO_DEVICE void store_pair(u8* row, u32 column, float low, float high) {
     ptx::store_global_b32(to, ptx::bf16x2_from_f32(low, high));
 }
 
-// A partial result: O, then the reference maximum and the sum of each row.
+// A partial result (parts.cuh numbers them): O, then the reference maximum and the sum of each row.
 template <class G>
 struct Partial {
   static constexpr DecodeConfig C = G::C;
   float* data;
 
-  // Slot 0 of a CTA is for the work tile of its first KV tile, slot 1 for another work tile that it
-  // does not finish.
-  OCTAVO_DEVICE Partial(const Params& p, i32 cta, int slot)
-      : data(p.partials + (static_cast<i64>(cta) * 2 + slot) * partial_floats(C)) {}
+  OCTAVO_DEVICE Partial(const Params& p, i32 number)
+      : data(p.partials + static_cast<i64>(number) * partial_floats(C)) {}
 
   OCTAVO_DEVICE float* o(i32 row, u32 column) const { return data + row * C.head_dim + column; }
   OCTAVO_DEVICE float* ref_max(i32 row) const { return data + C.block_m * C.head_dim + row; }

@@ -7,7 +7,7 @@
 namespace octavo::decode {
 
 // A paged KV cache: K and V are (pages, heads, page_size, head_dim), and key j of a sequence is row
-// j % page_size of the page that its row of the table names for j / page_size.
+// j % page_size of page table[sequence][j / page_size].
 struct PageParams {
   const i32* table = nullptr;  // null: K and V are not paged
   i64 stride = 0;              // from one sequence's row of the table to the next
@@ -16,7 +16,8 @@ struct PageParams {
   i32 pages = 0;  // of K and V; indices beyond are clamped
 };
 
-// ForwardParams::row_tiles counts the work tiles of a KV head here: tiles of block_m query rows.
+// In the decode kernel ForwardParams::row_tiles is the number of work tiles of a KV head, of
+// block_m query rows each.
 struct Params : ModifiedForwardParams {
   PageParams paging;
   u32 k_row_bytes = 0, v_row_bytes = 0;  // from one key's row to the next
@@ -26,15 +27,16 @@ struct Params : ModifiedForwardParams {
   Divider by_heads_per_kv;
   i32 heads_kv = 0;
   i32 batch = 0;
-  float* partials = nullptr;  // partial_floats() for each slot, two slots per CTA
+  float* partials = nullptr;  // partial_floats() for each partial result
   i32 ctas = 0;               // of the decode kernel, among which the KV tiles are divided
   i32 combine_rows = 0;       // rows of a work tile that exist
   i32 warps_per_row = 1;      // of the combine kernel: 1 or kCombineWarps
+  i32 most_parts = 0;         // batch_invariant: partial results of a work tile
   // int4: scales and zeros of K and V, f16 (pages, heads_kv, 2, groups, page_size).
   const u8* k_groups = nullptr;
   const u8* v_groups = nullptr;
   i32 groups = 0;  // of a row
-  // A word for each query of the tensor: bit j is set if it sees the key of query j.
+  // One word for each query of the tensor. Its bit j is set if the query sees the key of query j.
   const i32* draft_tree = nullptr;
 };
 

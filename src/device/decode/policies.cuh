@@ -1,10 +1,10 @@
-// Which numerics and products serve a type of KV cache.
+// Selects the numerics policy and the products of a type of KV cache.
 #pragma once
 
+#include "device/decode/int4_numerics.cuh"
+#include "device/decode/int4_products.cuh"
 #include "device/decode/numerics.cuh"
-#include "device/decode/numerics4.cuh"
 #include "device/decode/products.cuh"
-#include "device/decode/products4.cuh"
 
 namespace octavo::decode {
 

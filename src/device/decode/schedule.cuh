@@ -1,10 +1,10 @@
-// How the decode kernel divides its work.
+// The schedule of the decode kernel: how it divides the keys of all sequences among the CTAs.
 //
 // A work tile is one sequence, one KV head and one tile of query rows; its keys are divided into KV
 // tiles of tile_keys. The KV tiles of all work tiles are numbered consecutively: sequence by
-// sequence, work tile by work tile. Each CTA computes consecutive KV tiles, as many as every other
-// CTA to within one, whatever the lengths of the sequences. A work tile has at least one KV tile,
-// so that the outputs of an empty sequence are written too.
+// sequence, work tile by work tile. Each CTA computes consecutive KV tiles. Whatever the lengths of
+// the sequences, the numbers of KV tiles of any two CTAs differ by at most one. A work tile has at
+// least one KV tile, so that the outputs of an empty sequence are written too.
 //
 // The lengths are read on the device: a captured graph serves sequences that grow.
 #pragma once
@@ -73,8 +73,8 @@ struct Schedule {
     longer = total % p.ctas;
   }
 
-  // The number of a CTA's first KV tile; past the last CTA `total`. If there are fewer KV tiles
-  // than CTAs, the last CTAs have none.
+  // The number of a CTA's first KV tile; `total` for the index after the last CTA. If there are
+  // fewer KV tiles than CTAs, the last CTAs have none.
   OCTAVO_DEVICE i32 first_tile(i32 cta) const { return cta * per_cta + min_of(cta, longer); }
   // The CTA that computes a KV tile.
   OCTAVO_DEVICE i32 cta_of(i32 tile) const {
@@ -82,7 +82,7 @@ struct Schedule {
     return tile < in_longer ? tile / (per_cta + 1) : longer + (tile - in_longer) / per_cta;
   }
 
-  // The KV tile of a number; the whole warp calls it.
+  // Finds the KV tile with number `index`. The whole warp calls it.
   OCTAVO_DEVICE Cursor find(i32 index) const {
     Cursor at;
     i32 before = 0;  // KV tiles of the sequences before
@@ -115,7 +115,7 @@ struct Schedule {
   }
 
  private:
-  // KV tiles of all sequences, counting one work tile of each.
+  // Counts the KV tiles of all sequences, with one work tile for each sequence.
   OCTAVO_DEVICE i32 count_tiles() {
     if (!has_lengths(p)) return p.batch * sequence_keys<kTileKeys, kOverlaps>(p, 0).kv_tiles;
     lane_sequences = div_up(p.batch, 32);
@@ -140,8 +140,8 @@ struct Schedule {
     return min_of(first_of_lane() + lane_sequences, p.batch);
   }
 
-  // The sequence that holds a KV tile, counting one work tile of each sequence, and the KV tiles
-  // before it. One lane finds it; the sums over the warp broadcast what it found.
+  // Finds the sequence that holds a KV tile, with one work tile for each sequence, and counts the
+  // KV tiles before that sequence. One lane finds it; the sums over the warp broadcast its result.
   OCTAVO_DEVICE void find_sequence(i32 tile, i32& sequence, i32& before) const {
     i32 at = tiles_before;
     sequence = before = 0;
@@ -163,7 +163,7 @@ struct Schedule {
 };
 
 // The query rows of a work tile: row r is query head r % heads_per_kv of the KV head's group, and
-// token r / heads_per_kv (pack_gqa). They count rows of the tensor: some may be padding.
+// token r / heads_per_kv (pack_gqa). Tokens are rows of the tensor, so some may be padding.
 struct WorkTile {
   i32 sequence = 0, kv_head = 0;
   i32 first_row = 0;

@@ -37,7 +37,7 @@ struct Step {
   }
 
  private:
-  // To log2 units.
+  // Brings the scores to log2 units.
   static OCTAVO_DEVICE void scale_scores(Scores& scores, const typename G::Q& q, const Params& p,
                                          float scale, const Thread& thread, int stage) {
     OCTAVO_UNROLL
@@ -54,7 +54,7 @@ struct Step {
     }
   }
 
-  // Softcap and ALiBi.
+  // Applies softcap and ALiBi.
   static OCTAVO_DEVICE void modify(Scores& scores, const Params& p, const WorkTile& work,
                                    const SequenceSpan& span, i32 key, const Thread& thread) {
     const ScoreModifierParams& modifiers = p.modifiers.scores;
@@ -97,7 +97,8 @@ struct Step {
     }
   }
 
-  // The last keys are those of the queries; a row sees the ones whose bits it has.
+  // Hides keys of drafts. The last keys of the sequence are those of the queries themselves; a row
+  // sees those whose bits are set in its word.
   static OCTAVO_DEVICE void hide_drafts(Scores& scores, const Params& p, const WorkTile& work,
                                         const SequenceSpan& span, i32 key, const Thread& thread) {
     const i32 first_draft = span.seqlen_kv - span.seqlen_q;
@@ -118,9 +119,9 @@ struct Step {
     }
   }
 
-  // Replaces the scores by their weights, 2^(s - ref_max), and adds these to the sums. A row's
-  // reference maximum rises only if a weight would exceed 2^kRescaleLog2; the row decides for
-  // itself, so its bits do not depend on its neighbours.
+  // Replaces the scores by P = 2^(s - ref_max), and adds P to the row sums. A row's reference
+  // maximum rises only if its P would exceed 2^kRescaleLog2. Each row decides for itself, so its
+  // bits do not depend on its neighbours.
   static OCTAVO_DEVICE void softmax(Scores& scores, State& state, const PWeights& weights,
                                     i32 rows) {
     OCTAVO_UNROLL

@@ -26,7 +26,7 @@ OCTAVO_DEVICE float decoded(u32 code) {
   return (code & 0x7f) == 0x7f ? nan : ptx::multiply_rn(x, 256.0f);
 }
 
-// The factor of one column of a row.
+// The scale of one column of a row, as a factor.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE float step_at(const QuantizeParams& p, const Tile& t, i32 row, int column) {
   const i64 token = row + (p.by_token ? static_cast<i64>(t.first_row) : 0);

@@ -1,5 +1,5 @@
-// Scales from ranges, and quantized values from values, with the roundings of numeric/scale.h and
-// numeric/formats.h, so that the bits equal the CPU's.
+// Computes scales from ranges, and encodes values as quantized values, with the roundings of
+// numeric/scale.h and numeric/formats.h, so that the bits equal the CPU's.
 #pragma once
 
 #include "config/element.h"
@@ -15,7 +15,7 @@ inline constexpr float kSmallestStep =
     1.17549435e-38f;  // the smallest normal float, so that 1/step is finite
 inline constexpr float kSim8Steps = 127.0f;
 
-// |x|, or NaN if x is not finite. Comparisons drop the NaN, so a range ignores NaN and Inf.
+// |x|, or NaN if x is not finite. Maxima drop the NaN, so a range ignores NaN and infinity.
 OCTAVO_DEVICE float finite_magnitude(float x) {
   return ptx::absolute(ptx::fused_multiply_add(x, 0.0f, x));
 }

@@ -1,5 +1,5 @@
-// The mean row of each head, which smoothing subtracts from K. Two launches run before K is
-// quantized:
+// Computes the mean row of each head of K, which smoothing subtracts from K. Two launches run
+// before K is quantized:
 //
 //   1   adds up every kMeanRows rows of a head, column by column and in order
 //   2   adds up those sums in order and divides by the number of rows
@@ -60,7 +60,7 @@ OCTAVO_DEVICE void find_means(const QuantizeParams& p) {
       double of[kAtOnce];
       OCTAVO_UNROLL
       for (i32 i = 0; i < kAtOnce; ++i) {
-        // Another launch wrote these: they are read as two words.
+        // Another launch wrote these sums. They are read as two words each.
         const bool exists = first + i < p.mean_groups;
         const auto* const from = reinterpret_cast<const float*>(
             p.mean_sums + mean_row(p, t, first + i, p.mean_groups) + c);

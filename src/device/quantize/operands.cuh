@@ -4,14 +4,14 @@
 //
 // A CTA holds a tile of one operand entirely in registers, so every load is in flight before the
 // first value is used. The maxima of a block of K are combined in shared memory. The scale of a
-// head of K, or of a column of V, covers more rows than one CTA holds. There are two forms:
+// head of K, or of a column of V, covers more rows than one CTA holds, so these have two forms:
 //
 //   one_pass    one launch: the CTAs of a cluster hold a whole head, and nothing is read twice.
 //               Each CTA sends its maxima to all others, so each knows the scales of the head.
 //               These CTAs come first because they take longest.
-//   two passes  for a longer head. The first launch (amax_pass) quantizes what it can and writes
-//               partial maxima of the rest, V last. The second quantizes the rest in reverse
-//               order, because the data read last may still be cached.
+//   two passes  for a longer head. The first launch (amax_pass) quantizes the operands whose scales
+//   one CTA can compute, and writes partial maxima of the others, V last. The second launch
+//   quantizes those in reverse order, because the data read last may still be cached.
 //
 // Barriers: `barrier` has one phase. Thread 0 arrives and expects the bytes of the cluster's
 // maxima, st.async completes them, and the threads that need the maxima wait. The CTAs of a cluster
@@ -43,7 +43,7 @@ OCTAVO_DEVICE void let_next_start() {
   if constexpr (overlaps(kC)) ptx::launch_dependent_grids();
 }
 
-// Rows slot, slot + rows_at_once, ... of a tile, in the input format.
+// The rows of a tile that a thread holds: slot, slot + rows_at_once, ..., in the input format.
 template <QuantizeConfig kC>
 struct HeldRows {
   u32 words[held_rows(kC)][kVector * element_bytes(kC.from) / 4];
@@ -173,8 +173,8 @@ OCTAVO_DEVICE void quantize_k(const QuantizeParams& p, i32 block) {
   for (int b = 0; b < kBlocks; ++b) {
     const float scale = scale_from_amax<kC.to>(amax[b], p.max_quantized);
     of_block[b] = inverse_step<kC.to>(scale);
-    // The tile may end with a block that does not exist. A tile of one block lacks it only if there
-    // are no rows.
+    // The last blocks of a tile may not exist. The block of a tile of one block is missing only if
+    // there are no rows.
     const i32 number = t.number * kBlocks + b;
     const bool there = static_cast<i64>(number) * kBlockRows < p.len;
     if (ptx::thread_index() == 0 && (kBlocks == 1 ? there : ptx::mask_term(there, true)))
@@ -291,7 +291,8 @@ OCTAVO_DEVICE void for_each_held(const QuantizeParams& p, const Tile& t, const H
   }
 }
 
-// K per head, divided like V: a warp holds sixteen keys, a lane four of them.
+// K with one scale for each head. It is divided among lanes like V: a warp holds sixteen keys, a
+// lane four of them.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void hold_k(const QuantizeParams& p, i32 block) {
   expect_maxima<kC, 1>();
@@ -361,7 +362,8 @@ OCTAVO_DEVICE void find_v_maxima(const QuantizeParams& p, i32 block) {
                           most);
 }
 
-// The second launch: quantizes what the first only found maxima of, in reverse order.
+// The second launch: quantizes, in reverse order, the operands of which the first launch only found
+// maxima.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void write_rest(const OperandsParams& p, i32 block) {
   wait_for_inputs<kC>();

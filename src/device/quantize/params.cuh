@@ -10,16 +10,16 @@ namespace octavo {
 struct QuantizeParams {
   const void* x = nullptr;
   Strides x_strides;
-  // The result. Of each row out_columns elements are written, a multiple of eight: zeros behind the
-  // columns of x.
+  // The result. out_columns elements of each row are written, a multiple of eight; those after the
+  // columns of x are zeros.
   void* out = nullptr;
   Strides out_strides;
   i32 out_columns = 0;
 
   // The scale of (sequence, head, index) is at sequence * scale_batch + head * scale_head + index.
-  // The index is a row (of the tensor where by_token, else of the sequence), a block or a column.
-  // When dequantizing, the caller's scales are at index * scale_stride, one per scale_rows rows (0:
-  // one per column).
+  // The index is the number of a row, block or column; rows are counted from the tensor's first if
+  // by_token is set, else from the sequence's first. When dequantizing, the caller's scales are at
+  // index * scale_stride, with one scale for scale_rows rows (0: one for each column).
   float* scales = nullptr;
   i64 scale_batch = 0;
   i64 scale_head = 0;
@@ -31,8 +31,8 @@ struct QuantizeParams {
   float* partial_amax = nullptr;
   i32 partials = 0;
 
-  // Smoothed K: mean_groups sums of kMeanRows rows for each head, and the means. Each has
-  // mean_columns columns, a multiple of eight.
+  // Smoothed K: for each head mean_groups sums of kMeanRows rows each, and the means. Each sum or
+  // mean has mean_columns columns, a multiple of eight.
   double* mean_sums = nullptr;
   float* means = nullptr;
   i32 mean_groups = 0;

@@ -1,5 +1,5 @@
-// Quantizers: f32, f16 or bf16 in, 8-bit values and their scales out; or 16-bit values without
-// scales.
+// The quantizer kernels. They read f32, f16 or bf16 and write 8-bit values with their scales, or
+// 16-bit values without scales.
 //
 //   scale = scale_from_amax(max |x| of a group)     quantized = encode(x * (1 / step(scale)))
 //
@@ -69,7 +69,7 @@ OCTAVO_DEVICE void store_column_amax(const QuantizeParams& p, const Tile& t,
   }
 }
 
-// The first of two passes.
+// The first of two passes: writes partial maxima.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void find_partial_amax(const QuantizeParams& p) {
   const ThreadCoord<kC> at;
@@ -79,8 +79,8 @@ OCTAVO_DEVICE void find_partial_amax(const QuantizeParams& p) {
                           p.partial_amax + static_cast<i64>(block) * kC.columns);
     return;
   }
-  // Each CTA writes one maximum. A whole tensor would have too many tiles, so a CTA takes several
-  // in turn.
+  // Each CTA writes one maximum. A whole tensor can have a great many tiles, so a CTA takes several
+  // of them in turn.
   float amax = 0;
   for (i64 tile = block; tile < static_cast<i64>(p.sequences) * p.heads * p.tiles;
        tile += ptx::grid_size_x())
@@ -89,7 +89,7 @@ OCTAVO_DEVICE void find_partial_amax(const QuantizeParams& p) {
   if (ptx::thread_index() == 0) ptx::store_global_f32(p.partial_amax + block, amax);
 }
 
-// The range of the tile's group, the same in every thread of the CTA.
+// The range of the group that the tile belongs to. All threads of the CTA get the same value.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE float group_amax(const QuantizeParams& p, const Tile& t, const ThreadCoord<kC>& at) {
   if constexpr (kC.group == ScaleGroup::block) return cta_max<kC>(tile_amax<kC>(p, t, at));
@@ -117,8 +117,8 @@ OCTAVO_DEVICE void column_amax(const QuantizeParams& p, const Tile& t, const Thr
   }
 }
 
-// The factors of the lane's columns, where they do not depend on the row. Stores the scales of the
-// group if this tile is responsible for them.
+// The factors that quantize the lane's columns, for groups whose factors do not depend on the row.
+// Stores the group's scales if this tile is their writer.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const ThreadCoord<kC>& at,
                                  float (&inverse)[kVector]) {
@@ -136,7 +136,8 @@ OCTAVO_DEVICE void find_inverses(const QuantizeParams& p, const Tile& t, const T
     const float scale = scale_from_amax<kC.to>(group_amax<kC>(p, t, at), p.max_quantized);
     fill(inverse, inverse_step<kC.to>(scale));
     if (ptx::thread_index() != 0) return;
-    // A head without rows has a tile but no block. The scale of a tensor has one writer.
+    // A head without rows has a tile but no block, so no scale of a block. The scale of a tensor
+    // has one writer.
     const bool writes = kC.group == ScaleGroup::block    ? p.len > 0
                         : kC.group == ScaleGroup::tensor ? ptx::block_index_x() == 0
                                                          : t.number == 0;

@@ -1,4 +1,5 @@
-// Rows in registers: lanes(config) neighbouring lanes share a row, eight columns each.
+// Loads rows into registers, smooths and rotates them. lanes(config) neighbouring lanes share a
+// row, eight columns each.
 #pragma once
 
 #include "config/quantize.h"
@@ -45,7 +46,7 @@ OCTAVO_DEVICE Tile find_tile(const QuantizeParams& p, i32 index) {
     clamp_span(p.cu_seqlens, t.sequence, p.tokens, p.len, t.first_row, length);
   else
     t.batch = t.sequence;
-  // 64 bits, because the rows and a tile of them may together exceed 2^31.
+  // 64 bits, because the number of rows plus a tile may exceed 2^31.
   const i64 begin = static_cast<i64>(t.number) * p.tile_rows;
   t.begin = static_cast<i32>(min_of<i64>(begin, length));
   t.end = static_cast<i32>(min_of<i64>(begin + p.tile_rows, length));
@@ -138,7 +139,8 @@ OCTAVO_DEVICE void rotate(const QuantizeParams& p, int column, float (&x)[kVecto
   for (int i = 0; i < kVector; ++i) x[i] = ptx::multiply_rn(x[i], p.hadamard_norm);
 }
 
-// The lane's columns of a row of the tile, in the input format; zeros if the tile has no such row.
+// Loads the lane's columns of a row of the tile, in the input format. They are zeros if the tile
+// has no such row.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_row_words(const QuantizeParams& p, const Tile& t, i32 row, int column,
                                   u32 (&words)[kVector * element_bytes(kC.from) / 4]) {
@@ -187,7 +189,8 @@ OCTAVO_DEVICE void load_row(const QuantizeParams& p, const Tile& t, i32 row, int
   load_row_words<kC>(p, t, row, column, words);
   widen<kC.from>(words, x);
   if constexpr (kC.smooth) {
-    // Rows past the end stay 0 where the tile's maximum is found; elsewhere they are not stored.
+    // Rows past the end must stay 0 if they enter the tile's maximum. Otherwise they are not
+    // stored, and may hold anything.
     constexpr bool kOfTile = kC.amax_pass || kC.group == ScaleGroup::block;
     subtract_means<kC>(means, !kOfTile || ptx::mask_term(row < t.end, true), x);
   }

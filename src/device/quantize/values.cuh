@@ -1,15 +1,15 @@
-// V transposed and its keys permuted (config/v_layout.h), for Hopper's 8-bit kernels. The input is
-// wider values, which are quantized, or the caller's quantized values.
+// Transposes V and permutes its keys (config/v_layout.h), for Hopper's 8-bit kernels. The input is
+// 16-bit or 32-bit V, which is quantized, or V that the caller has quantized.
 //
-// A CTA owns kValueKeys keys of one head, a warp sixteen of them. Of each kSlabColumns columns a
-// lane has four keys and eight columns, and packs four keys into a word. Shared memory has a line
-// of 128 bytes for every column, whose 16-byte chunks are swizzled by the column. The words that a
-// warp writes hit every bank once, and so do the reads of eight lanes that then store 128 bytes of
-// a column.
+// A CTA owns kValueKeys keys of one head, a warp sixteen of them. In each slab of kSlabColumns
+// columns a lane holds four keys of eight columns, and packs the four keys of a column into a word.
+// Shared memory has a line of 128 bytes for every column, whose 16-byte chunks are swizzled by the
+// column. The words that a warp writes hit every bank once, and so do the reads of eight lanes that
+// then store 128 bytes of a column.
 //
 // Column maxima: lanes with the same columns exchange halves until each has two columns left; the
-// warps then combine theirs in shared memory. There, thread n has column column_of(n), an order
-// that avoids bank conflicts when the threads write the factors of the columns.
+// warps then combine theirs in shared memory. In this last step thread n has column column_of(n).
+// This order avoids bank conflicts when the threads write the factors of the columns.
 #pragma once
 
 #include "config/v_layout.h"
@@ -21,7 +21,7 @@ namespace octavo::quantizer {
 
 template <QuantizeConfig kC>
 inline constexpr int kSlabs = kC.columns / kSlabColumns;
-// f32 columns would need too many registers if held all at once.
+// How many slabs a lane holds at once: all of them, or in f32, for lack of registers, one.
 template <QuantizeConfig kC>
 inline constexpr int kHeldSlabs = element_bytes(kC.from) == 4 ? 1 : kSlabs<kC>;
 
@@ -34,7 +34,8 @@ struct FourKeys {
 OCTAVO_DEVICE int lane_word() { return static_cast<int>(ptx::lane_index()) / 8; }
 OCTAVO_DEVICE int lane_column() { return static_cast<int>(ptx::lane_index()) % 8 * kVector; }
 
-// Loads keys of the warp's group of sixteen, from `first` on; zeros where there is no such key.
+// Loads the lane's four keys of the warp's group of sixteen, which begins at key `first`. Keys that
+// do not exist become zeros.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE void load_four_keys(const QuantizeParams& p, const Tile& t, i32 first, int slab,
                                   FourKeys<kC>& keys) {
@@ -63,7 +64,7 @@ OCTAVO_DEVICE int column_of(int n) {
          lane / 16;
 }
 
-// The maximum of this lane and its partner; each keeps one half of the columns.
+// Exchanges maxima with the partner lane. Each of the two keeps one half of the columns.
 template <int kColumns>
 OCTAVO_DEVICE void keep_half(const float (&low)[kColumns], const float (&high)[kColumns], int mask,
                              float (&kept)[kColumns]) {
@@ -105,7 +106,7 @@ OCTAVO_DEVICE float cta_column_max(const float (&amax)[kSlabs<kC>][kVector]) {
   return most;
 }
 
-// Combines partial maxima from global memory; all threads that share a column read some of them.
+// Combines partial maxima from global memory. All threads that share a column read a part of them.
 template <QuantizeConfig kC>
 OCTAVO_DEVICE float partial_column_max(const QuantizeParams& p, const Tile& t) {
   constexpr int kReaders = kC.threads / kC.columns;

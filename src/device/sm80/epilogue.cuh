@@ -134,7 +134,7 @@ struct Epilogue {
     if (p.cu_seqlens_q != nullptr) return;
     const i32 rows = min_of(p.seqlen_q - tile.first_row, C.block_m);
     const i64 first = tile.batch * p.o_strides.batch + tile.head * p.o_strides.head;
-    const u32 valid_bytes = static_cast<u32>(p.head_dim * kOutBytes);
+    const u32 valid_bytes = static_cast<u32>(G::head_dim_v(p) * kOutBytes);
     constexpr u32 kZeros[4] = {};
     OCTAVO_ROLLED
     for (u32 i = tile.thread; i < static_cast<u32>(rows) * OutTile::kChunks; i += G::kThreads) {
@@ -169,7 +169,7 @@ struct Epilogue {
         for (int e = 0; e < 4; ++e) {
           const i32 row = tile.first_row + static_cast<i32>(tile.row(m, e / 2));
           const i32 column = static_cast<i32>(Operands::column(n, e % 2, tile.lane));
-          if (row < tile.span.seqlen_q && column < p.head_dim)
+          if (row < tile.span.seqlen_q && column < G::head_dim_v(p))
             amax = larger_magnitude(amax, state.o[m][n][e]);
         }
       }
@@ -189,7 +189,7 @@ struct Epilogue {
       OCTAVO_UNROLL
       for (int e = 0; e < 2; ++e) {
         const i32 column =
-            min_of(static_cast<i32>(Operands::column(n, e, tile.lane)), p.head_dim - 1);
+            min_of(static_cast<i32>(Operands::column(n, e, tile.lane)), G::head_dim_v(p) - 1);
         const float scale = ptx::load_global_f32(scales + column * v.stride) * p.v_unit;
         OCTAVO_UNROLL
         for (int m = 0; m < kTilesM; ++m) {
@@ -289,7 +289,7 @@ struct Epilogue {
                                  (tile.span.q_begin + tile.first_row) * p.o_strides.row) *
                                     kOutBytes;
     const u32 rows = static_cast<u32>(min_of(tile.span.seqlen_q - tile.first_row, C.block_m));
-    const u32 valid_bytes = static_cast<u32>(p.head_dim * kOutBytes);
+    const u32 valid_bytes = static_cast<u32>(G::head_dim_v(p) * kOutBytes);
     OCTAVO_UNROLL
     for (int i = 0; i < static_cast<int>(div_up(C.block_m * kChunks, u32{G::kMathThreads})); ++i) {
       const u32 chunk = i * G::kMathThreads + tile.thread;

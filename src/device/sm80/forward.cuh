@@ -68,7 +68,8 @@ struct ForwardKernel {
 
   // The copies of K and V that remain to be started.
   struct Copies {
-    RowLoader<step_keys(C), G::kCopyThreads, C.load_bytes, row_bytes(C), C.keep_kv> k, v;
+    RowLoader<step_keys(C), G::kCopyThreads, C.load_bytes, row_bytes(C), C.keep_kv> k;
+    RowLoader<step_keys(C), G::kCopyThreads, C.load_bytes, v_row_bytes(C), C.keep_kv> v;
     i32 rows;  // valid rows from the next step on
     i32 end;   // the value of `rows` after the last step
     // With a block mask: the loaders stay at the first key, `rows` counts from there, and the next
@@ -82,7 +83,7 @@ struct ForwardKernel {
     const i32 token = tile.span.kv_begin + begin;
     Copies copies = {
         {global_rows(p.k, p.k_strides, tile, head, token, p.head_dim), copy_thread(tile)},
-        {global_rows(p.v, p.v_strides, tile, head, token, p.head_dim), copy_thread(tile)},
+        {global_rows(p.v, p.v_strides, tile, head, token, G::head_dim_v(p)), copy_thread(tile)},
         tile.span.seqlen_kv - begin,
         tile.span.seqlen_kv - range.end,
         0,

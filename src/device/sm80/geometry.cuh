@@ -46,7 +46,8 @@ struct Geometry {
   static constexpr Sm80ForwardConfig C = Config::value;
   using Operands = OperandsOf<C.element>;
   using Tile = SharedTile<row_bytes(C)>;
-  using OutTile = SharedTile<C.head_dim * element_bytes(C.output.element)>;
+  using VTile = SharedTile<v_row_bytes(C)>;
+  using OutTile = SharedTile<v_columns(C) * element_bytes(C.output.element)>;
 
   static constexpr int kMathThreads = math_threads(C);
   static constexpr int kThreads = threads(C);
@@ -55,7 +56,7 @@ struct Geometry {
   static constexpr int kRowsPerWarp = C.block_m / C.warps_m;
   static constexpr int kTilesM = kRowsPerWarp / 16;  // mma tiles of a warp along the rows,
   static constexpr int kTilesN = C.block_n / 8;      // along the keys,
-  static constexpr int kTilesD = C.head_dim / 8;     // and along the columns of O
+  static constexpr int kTilesD = v_columns(C) / 8;   // and along the columns of O
   static constexpr int kQkSteps = C.head_dim / Operands::kQkColumns;
   static constexpr int kPvSteps = C.block_n / Operands::kPvKeys;
   static constexpr bool kRowScales = element_bytes(C.element) == 1;
@@ -63,10 +64,17 @@ struct Geometry {
   static_assert(C.block_n % Operands::kPvKeys == 0, "a block's keys are whole mma steps");
   static_assert(C.head_dim % Operands::kQkColumns == 0,
                 "the head dimension is padded to whole mma steps");
+  static_assert(C.head_dim_v == 0 || (element_bytes(C.element) == 2 && C.head_dim_v % 16 == 0),
+                "V has other columns than Q and K, in pairs of tiles, only in 16 bits");
   static constexpr int kBlockMask = C.modifiers.block_mask;
   static_assert(kBlockMask % C.block_m == 0 && kBlockMask % step_keys(C) == 0,
                 "a tile's rows, and the keys of a step, lie in one block of the mask");
   static_assert(kBlockMask == 0 || C.block_n % 32 == 0, "a block's keys are whole words of bits");
+
+  // The problem's columns of V and O.
+  static OCTAVO_DEVICE i32 head_dim_v(const ForwardParams& p) {
+    return C.head_dim_v > 0 ? p.head_dim_v : p.head_dim;
+  }
 
   // The block_m query rows of this CTA's work tile, and this thread's coordinates in it. A thread
   // holds two rows of each 16-row mma tile, lane / 4 and lane / 4 + 8, called r = 0 and r = 1.
@@ -129,8 +137,8 @@ struct Geometry {
   static OCTAVO_DEVICE Tile k_tile(int stage) {
     return {ptx::shared_base() + static_cast<u32>(q_bytes(C) + stage * kv_stage_bytes(C))};
   }
-  static OCTAVO_DEVICE Tile v_tile(int stage) {
-    return {k_tile(stage).base + static_cast<u32>(kv_stage_bytes(C) / 2)};
+  static OCTAVO_DEVICE VTile v_tile(int stage) {
+    return {k_tile(stage).base + static_cast<u32>(k_bytes(C))};
   }
 };
 

@@ -126,10 +126,11 @@ struct Products {
   struct VGroup {
     FragmentB2 v[kVTiles / 2];
   };
-  static OCTAVO_DEVICE Lane v_lane(const RowTile& tile, int stage) {
+  using VLane = LaneAddress<v_row_bytes(C)>;
+  static OCTAVO_DEVICE VLane v_lane(const RowTile& tile, int stage) {
     return Operands::v_lane(G::v_tile(stage), tile.warp_n * C.block_n, tile.lane);
   }
-  static OCTAVO_DEVICE void load_v(VGroup& f, const Lane& lane, int step, int first) {
+  static OCTAVO_DEVICE void load_v(VGroup& f, const VLane& lane, int step, int first) {
     OCTAVO_UNROLL
     for (int n = 0; n < kVTiles; n += 2)
       Operands::load_v(f.v[n / 2], lane, step * Operands::kPvKeys, (first + n) / 2);
@@ -150,7 +151,7 @@ struct Products {
     OCTAVO_UNROLL
     for (int i = 0; i < kRegisters; ++i) compute_p(0, i);
     VGroup f[2];
-    const Lane lane = v_lane(tile, stage);
+    const VLane lane = v_lane(tile, stage);
     load_v(f[0], lane, 0, 0);
     OCTAVO_UNROLL
     for (int i = 0; i < kItems; ++i) {
@@ -206,7 +207,7 @@ struct Products {
                                         int stage) {
     PFragments p;
     pack(p, scores);
-    const Lane lane = v_lane(tile, stage);
+    const VLane lane = v_lane(tile, stage);
     OCTAVO_UNROLL
     for (int first = 0; first < kTilesD; first += kVTiles) {
       Accumulator t[kTilesM][kVTiles][4] = {};

@@ -27,6 +27,7 @@ struct Epilogue {
   using RowTile = typename G::RowTile;
   using Out = OutputElement<G>;
   static constexpr Sm90ForwardConfig C = G::C;
+  static constexpr Panels kPanels = v_panels(C);
 
   // Divides O by the row sums and writes LSE. A row without keys gets 0 and -infinity, or with a
   // sink 0 and the sink. Padding gets 0 and -infinity.
@@ -67,7 +68,7 @@ struct Epilogue {
                           lse);
   }
 
-  // The largest |O| of the warp's rows that exist. Columns beyond head_dim hold 0 or values that
+  // The largest |O| of the warp's rows that exist. Columns beyond head_dim_v hold 0 or values that
   // are not finite, which do not count.
   static OCTAVO_DEVICE void find_amax(const State& state, const Sm90ForwardParams& p,
                                       const RowTile& tile) {
@@ -104,7 +105,7 @@ struct Epilogue {
       const i32 row = tile.row(r);
       if (row >= G::stored_rows(p, tile.span)) continue;
       u8* const out = Out::row_address(p, tile, row);
-      for (i32 column = static_cast<i32>(tile.lane % 4 * 2); column < p.head_dim; column += 8)
+      for (i32 column = static_cast<i32>(tile.lane % 4 * 2); column < p.head_dim_v; column += 8)
         Out::store_pair(out + column * element_bytes(C.output.element), 0, 0);
       float ref_max = kLowest, sum = 0;
       if (row < tile.span.seqlen_q) divisor_of(ref_max, sum, p, tile);
@@ -122,10 +123,10 @@ struct Epilogue {
     warpgroup_sync(tile);
     if (tile.warp == 0 && tile.lane == 0) {
       OCTAVO_UNROLL
-      for (int panel = 0; panel < G::kQkPanels.count; ++panel)
-        ptx::tma_store(&p.o, G::o_tile(tile.group) + panel * kRows * G::kRowBytes,
-                       {panel * G::kQkPanels.columns, tile.span.q_begin + tile.first_row, tile.head,
-                        tile.batch});
+      for (int panel = 0; panel < kPanels.count; ++panel)
+        ptx::tma_store(
+            &p.o, G::o_tile(tile.group) + panel * kRows * kPanels.row_bytes,
+            {panel * kPanels.columns, tile.span.q_begin + tile.first_row, tile.head, tile.batch});
       ptx::bulk_commit();
     }
   }
@@ -133,16 +134,17 @@ struct Epilogue {
   static OCTAVO_DEVICE void write_o_tile(const State& state, const RowTile& tile) {
     const u32 row = tile.warp * 16 + tile.lane % 16;
     OCTAVO_UNROLL
-    for (int i = 0; i < C.head_dim / 16; ++i) {
+    for (int i = 0; i < v_columns(C) / 16; ++i) {
       u32 x[4];
       OCTAVO_UNROLL
       for (int e = 0; e < 4; ++e)
         x[e] = Out::pack(state.o[i * 8 + e * 2], state.o[i * 8 + e * 2 + 1]);
       const u32 column = i * 16 + tile.lane / 16 * 8;
-      const u32 panel = i * 16 / G::kQkPanels.columns;
-      const u32 offset = row * G::kRowBytes + column % G::kQkPanels.columns * 2;
-      ptx::stmatrix_x4(
-          G::o_tile(tile.group) + panel * kRows * G::kRowBytes + swizzled(G::kSwizzle, offset), x);
+      const u32 panel = i * 16 / kPanels.columns;
+      const u32 offset = row * kPanels.row_bytes + column % kPanels.columns * 2;
+      ptx::stmatrix_x4(G::o_tile(tile.group) + panel * kRows * kPanels.row_bytes +
+                           swizzled(swizzle_of(kPanels.row_bytes), offset),
+                       x);
     }
   }
   // By the whole warpgroup.

@@ -26,20 +26,24 @@ struct Geometry {
   static_assert(!is_8bit_qk(C) || !any(C.modifiers), "modifiers and padding need 16-bit Q and K");
   static_assert(C.head_dim % qk_panels(C).columns == 0 && C.head_dim <= 256,
                 "a row is a whole number of panels");
+  static_assert(v_columns(C) % v_panels(C).columns == 0 && v_columns(C) <= 256,
+                "a row of V is a whole number of panels");
+  static_assert(!is_8bit_qk(C) || C.head_dim_v == 0,
+                "V has other columns than Q and K only beside 16-bit Q and K");
   static_assert(C.warpgroups >= 1 && C.warpgroups <= 4, "one to four consumer warpgroups");
   static constexpr int kStepKeys = is_8bit_pv(C) ? 32 : 16;  // keys of one wgmma of P V
   static_assert(C.block_n % kStepKeys == 0 && C.block_n <= 256,
                 "a block of keys is a whole number of wgmma steps");
-  static_assert((is_8bit_pv(C) ? C.pv_columns : C.head_dim) + ones_columns(C) <= 256,
+  static_assert((is_8bit_pv(C) ? C.pv_columns : v_columns(C)) + ones_columns(C) <= 256,
                 "a wgmma has at most 256 columns");
 
   static constexpr bool kOnes = ones_columns(C) > 0;
   static constexpr Panels kQkPanels = qk_panels(C);
   static constexpr Swizzle kSwizzle = swizzle_of(kQkPanels.row_bytes);
   static constexpr u32 kRowBytes = kQkPanels.row_bytes;
-  static constexpr int kScores = C.block_n / 2;       // a thread's scores of a block
-  static constexpr int kScoreN8 = C.block_n / 8;      // in groups of eight columns: 4 scores each
-  static constexpr int kORegisters = C.head_dim / 2;  // a thread's registers of O
+  static constexpr int kScores = C.block_n / 2;         // a thread's scores of a block
+  static constexpr int kScoreN8 = C.block_n / 8;        // in groups of eight columns: 4 scores each
+  static constexpr int kORegisters = v_columns(C) / 2;  // a thread's registers of O
   static constexpr int kORegistersWithOnes = kORegisters + (kOnes ? 4 : 0);  // and of row sums
   static constexpr int kPvSteps = C.block_n / kStepKeys;
 
@@ -104,7 +108,7 @@ struct Geometry {
 
   static OCTAVO_DEVICE u32 smem(u32 offset) { return ptx::shared_base() + offset; }
   static OCTAVO_DEVICE u32 q_tile(u32 group) { return smem(S.q) + group * S.q_tile; }
-  static OCTAVO_DEVICE u32 o_tile(u32 group) { return smem(S.o) + group * S.q_tile; }
+  static OCTAVO_DEVICE u32 o_tile(u32 group) { return smem(S.o) + group * S.o_tile; }
   static OCTAVO_DEVICE u32 bias_tile(u32 group) {
     return smem(S.bias) + group * bias_tile_bytes(C);
   }

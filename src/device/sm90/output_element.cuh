@@ -69,7 +69,7 @@ struct OutputAddress {
   // Columns from `first` on that exist; none in a row that does not.
   static OCTAVO_DEVICE i32 columns_left(const Sm90ForwardParams& p, const RowTile& tile, i32 row,
                                         i32 first) {
-    return row < G::stored_rows(p, tile.span) ? p.head_dim - first : 0;
+    return row < G::stored_rows(p, tile.span) ? p.head_dim_v - first : 0;
   }
   // 16-bit and FP32 outputs have no scale.
   static OCTAVO_DEVICE float inverse_scale(const Sm90ForwardParams&, const RowTile&) { return 1; }

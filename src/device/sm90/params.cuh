@@ -37,7 +37,7 @@ struct Sm90ForwardParams {
   i32 rotation = 0;
   i32 seqlen_q = 0;
   i32 seqlen_kv = 0;
-  i32 head_dim = 0;
+  i32 head_dim_v = 0;  // columns of V and O; the tensor maps know those of Q and K
   // pack_gqa: each query head has 2^query_bits rows, of which seqlen_q are queries.
   i32 query_bits = 0;
 

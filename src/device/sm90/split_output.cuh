@@ -68,7 +68,7 @@ struct SplitOutput {
     for (u32 r = 0; r < 2; ++r) {
       to.row[r] = Out::row_address(p, in_head(p, tile, r), tile.query(p, r)) +
                   column * element_bytes(C.output.element);
-      to.columns[r] = is_stored(p, tile, r) ? p.head_dim - column : 0;
+      to.columns[r] = is_stored(p, tile, r) ? p.head_dim_v - column : 0;
       ptx::pin(to.row[r]);
       ptx::pin(to.columns[r]);
       if constexpr (is_8bit_out(C))

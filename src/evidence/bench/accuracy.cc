@@ -1,5 +1,5 @@
-// Runs each precision on each distribution, compares it with fp64 on the original and on the
-// quantized inputs, and times it on a GPU.
+// Runs each precision mode on each distribution, compares the result with fp64 attention on the
+// original and on the quantized inputs, and times the mode on a GPU.
 #include "octavo/accuracy.hpp"
 
 #include <fmt/format.h>
@@ -202,7 +202,7 @@ class SizeRun {
     Options options = c.options;
     options.quantization = {};
     const auto call = DeviceCall::make(prequantized->arguments, options, options_.device);
-    // Kernels that read V by rows have no such time.
+    // Kernels that read V by rows have no time with prequantized operands.
     if (!call.ok())
       return call.status().code() == ErrorCode::unsupported ? Status() : call.status();
     const Result<double> us = (*call)->time();
@@ -291,7 +291,8 @@ Status run_job(const AccuracyOptions& options, const evidence::Oracle& oracle, c
   std::vector<AccuracyRow> made;
   for (const Precision p : job.precisions) made.push_back(row_of(job, p));
   SizeRun run(options, oracle, *job.of);
-  // One input type after the other, so that precisions with the same inputs share their truth.
+  // One input type after the other, so that precision modes with the same inputs share the results
+  // of the oracle.
   for (const DType type : {DType::f16, DType::bf16})
     for (int seed = 0; seed < job.seeds; ++seed)
       for (AccuracyRow& row : made) {

@@ -1,5 +1,5 @@
-// Plots the frontier: a panel for each distribution and size, time on the x axis, relative error on
-// the y axis, both logarithmic, and a point for each precision.
+// Plots time against error as SVG: one panel for each distribution and size, time on the x axis,
+// relative error on the y axis, both logarithmic, and one point for each precision mode.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -130,13 +130,13 @@ class CaseBench {
     if (options_.three_loop && !shape_.heads_kv && !shape_.length_kv) {
       OCTAVO_RETURN_IF_ERROR(widen());
       three_loop_us.push_back(time_three_loop());
-      // Five runs if they are fast, one if it takes seconds.
+      // Five runs if a run is fast, one if a run takes seconds.
       constexpr double kAllowedUs = 2e6;
       three_loop_runs = static_cast<int>(std::clamp(kAllowedUs / three_loop_us[0], 1.0, 5.0)) - 1;
     }
     for (int i = 0; i < options_.warmup; ++i) OCTAVO_RETURN_IF_ERROR(case_.run());
-    // Other load on the machine slows the peak and the kernel down alike, so they alternate, each
-    // for as long as the other, and both are medians.
+    // Other load on the machine slows down the measurement of the peak as much as the kernel. So
+    // the two alternate, for equal times, and both results are medians.
     const cpu::FmaMeter meter;
     std::vector<double> peak_gflops;
     Status status;

@@ -10,13 +10,13 @@
 #include "base/error.h"
 #include "evidence/bench/stats.h"
 #include "gpu/driver/context.h"
-#include "runtime/gpu_plan.h"
+#include "runtime/plan/gpu_plan.h"
 
 namespace octavo::evidence {
 namespace {
 
-// Few enough that the stream accepts them all before the GPU has finished one: a full stream would
-// make the host wait for the GPU.
+// So few that the stream accepts all of them before the GPU has finished one. With a full stream
+// the host would wait for the GPU.
 constexpr int kCallsInTurn = 100;
 constexpr int kTurns = 51;
 
@@ -57,7 +57,8 @@ Result<HostCost> host_cost(const Plan::Impl& plan, const Arguments& arguments,
   if (!own.ok()) return own.status();
   const Stream stream = (*own)->handle();
   const Plan shared(std::shared_ptr<const Plan::Impl>(std::shared_ptr<void>(), &plan));
-  // As in a model's layers: the same shapes in other memory, here with K and V exchanged.
+  // Calls alternate between two sets of addresses, like the layers of a model. The second set has K
+  // and V exchanged.
   std::array<Arguments, 2> turns = {arguments, arguments};
   std::swap(turns[1].k.data, turns[1].v.data);
   std::size_t turn = 0;

@@ -1,12 +1,12 @@
-// The host time of a call.
+// Measures the host time of a call.
 #pragma once
 
 #include "octavo/evidence.hpp"
-#include "runtime/backend.h"
+#include "runtime/plan/backend.h"
 
 namespace octavo::evidence {
 
-// For a plan on a GPU whose arguments are there.
+// The plan must be on a GPU, and `arguments` in that GPU's memory.
 Result<HostCost> host_cost(const Plan::Impl& plan, const Arguments& arguments, Workspace workspace);
 
 }  // namespace octavo::evidence

@@ -1,4 +1,4 @@
-// The machine that measurements belong to.
+// Names the machine on which measurements were made.
 #pragma once
 
 #include <string>

@@ -39,7 +39,7 @@ void add_outliers(Inputs& in, std::uint64_t seed) {
   }
 }
 
-// Adds the same mean key to all keys of a head: softmax is unaffected, scales are not.
+// Adds the same mean key to all keys of a head. The softmax does not change, but the scales do.
 void bias_keys(Inputs& in, std::uint64_t seed) {
   constexpr float kDeviation = 4;
   const std::int64_t columns = in.k.wide.view.shape[3];
@@ -93,8 +93,9 @@ Case size_of(std::int64_t heads, std::int64_t seqlen_q, std::int64_t seqlen_kv,
   return c;
 }
 
-// `judged` rows each; 0: all. A bias needs many rows: roundings of P are common to a row's columns
-// and leave 1.9e-3 / sqrt(rows) of it to chance at 512 keys.
+// A case for each of these lengths, with `judged` rows; 0: all rows. A bias needs many rows to be
+// measured: the columns of a row share the roundings of P, which leaves an uncertainty of 1.9e-3 /
+// sqrt(rows) at 512 keys.
 std::vector<Case> lengths(const std::vector<std::int64_t>& all, std::int64_t head_dim,
                           std::int64_t judged) {
   constexpr std::int64_t kQueries = 128;
@@ -127,7 +128,7 @@ const std::vector<Distribution>& distributions() {
         {"sink", "normal, but for one key whose scores are 12 above, its V at 5%", {some}},
         {"long", "normal, many keys", lengths({4096, 16384, 131072}, 64, 16)},
     };
-    // As many queries as keys: a grid that fills a GPU uses other tiles than few queries do.
+    // As many queries as keys, because a grid that fills a GPU uses other tiles than a few queries.
     Case filled = size_of(8, 6144, 6144, 128);
     filled.sampled_rows = 32;
     all[4].sizes.push_back(filled);

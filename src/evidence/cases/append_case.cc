@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "gpu/cache/append.h"
 #include "octavo/evidence.hpp"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 namespace {
@@ -76,8 +76,8 @@ Status fill(AppendProblem& x, const Case& c) {
   x.call.cache = {cache(x.k), cache(x.v), x.k_scales.empty() ? nullptr : x.k_scales.data(),
                   x.v_scales.empty() ? nullptr : x.v_scales.data()};
   if (c.has_int4_cache())
-    for (auto [data, groups] : {std::pair{&x.k_groups, &x.call.cache.k_groups},
-                                {&x.v_groups, &x.call.cache.v_groups}}) {
+    for (auto [data, groups] :
+         {std::pair{&x.k_groups, &x.call.cache.k_groups}, {&x.v_groups, &x.call.cache.v_groups}}) {
       *groups = {nullptr, c.heads_kv, kPageSize, c.head_dim, c.kv_group};
       data->resize(static_cast<std::size_t>(pages * groups->of_page()));
       groups->data = data->data();
@@ -98,7 +98,8 @@ std::vector<Case> cases_for(const AppendConfig& config) {
   c.heads_q = c.heads_kv = 2;
   c.batch = 3;
   std::vector<Case> cases;
-  // More CTAs than one, the last with rows that do not exist; a page boundary inside a sequence.
+  // Several CTAs, the last of which has rows that do not exist, and a page boundary inside a
+  // sequence.
   c.seqlen_q = append::rows_of_cta(config) + 3;
   c.seqlen_kv = 9;
   cases.push_back(c);

@@ -37,7 +37,8 @@ void set_changes(Case& c, Draw& draw) {
   c.sinks = draw.one_in(5);
 }
 
-// Lists that kernels must clamp: counts below 0 or beyond the list, indices beyond the keys.
+// Spoils lists so that kernels must clamp them: counts below 0 or beyond the list, indices beyond
+// the keys.
 void spoil(BlockMaskArrays& arrays, std::int64_t capacity) {
   for (auto* counts : {&arrays.num_blocks, &arrays.full_num_blocks})
     for (std::size_t row = 0; row < counts->size(); row += 2)
@@ -45,7 +46,7 @@ void spoil(BlockMaskArrays& arrays, std::int64_t capacity) {
   for (auto* list : {&arrays.indices, &arrays.full_indices, &arrays.bit_indices})
     for (std::size_t place = 0; place < list->size(); place += 3) (*list)[place] = 1'000'000'000;
 }
-// What they must make of them.
+// Clamps lists as kernels must, for the oracle.
 void clamp(BlockMaskArrays& arrays, const BlockMask& mask, std::int64_t kv_blocks) {
   const auto clamp_all = [](std::vector<std::int32_t>& values, std::int64_t most) {
     for (std::int32_t& x : values)
@@ -60,7 +61,7 @@ void clamp(BlockMaskArrays& arrays, const BlockMask& mask, std::int64_t kv_block
 }
 
 void make_bits(const Case& c, std::int32_t entries, BlockMaskArrays& arrays, BlockMask& mask) {
-  // Entries in reverse, so that an index is not a place.
+  // Entries are in reverse order, so that a kernel cannot confuse an index with a position.
   for (std::int32_t& index : arrays.bit_indices)
     if (index != kUnused) index = entries - 1 - index;
   mask.bit_blocks = entries;
@@ -91,6 +92,9 @@ Case random_block_mask_case(std::uint64_t seed) {
   set_changes(c, draw);
   if (draw.one_in(6)) c.scale = 0.03125F * static_cast<float>(draw.between(-4, 12));
   c.lse = !draw.one_in(4);
+  const bool in_16_bits = size_bytes(c.input) == 2 && c.options.precision == Precision::native;
+  const std::int64_t columns_v = draw.of(kDims);
+  if (in_16_bits && !c.kv && draw.one_in(4) && columns_v != c.head_dim) c.head_dim_v = columns_v;
   return c;
 }
 

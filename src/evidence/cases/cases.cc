@@ -50,8 +50,8 @@ void set_quantization(Case& c, Draw& draw) {
   if (!draw.one_in(3)) quantization.v = draw.of(kAllGranularities);
   quantization.block_rows = draw.of(kBlockRows);
   if (draw.one_in(4)) quantization.rule = ScaleRule::least_squares;
-  // quantize() cannot produce one scale for a varlen batch in one call after each sequence has had
-  // its own mean subtracted; the judge would need its own quantizer for this corner case.
+  // One call of quantize() cannot produce one scale for a varlen batch if it subtracts a mean from
+  // each sequence. The judge would need a quantizer of its own for this corner case.
   const bool one_scale = quantization.qk == Granularity::tensor;
   quantization.smooth_k = draw.one_in(3) && !(c.layout == Layout::varlen && one_scale);
   quantization.hadamard = draw.one_in(3);
@@ -125,7 +125,7 @@ enum Modifier : int {
   kAllModifiers = 63
 };
 
-// The modifiers of an axis value. Every two meet in one of the triples.
+// The modifiers of an axis value. Every pair of modifiers occurs in one of the triples.
 int modifiers_of(int value, Draw& draw) {
   constexpr std::array kTriples = {kSoftcap | kBias | kMaskTensor, kSoftcap | kBias | kAlibi,
                                    kSoftcap | kSinks | kPadding,   kBias | kSinks | kPadding,
@@ -136,14 +136,15 @@ int modifiers_of(int value, Draw& draw) {
   return value == 8 ? int{kAllModifiers} : 1 << draw.between(0, 5);
 }
 
-// Call last: what the case does not allow is left out.
+// Call last: leaves out the modifiers that the case does not allow.
 void set_modifiers(Case& c, int value, Draw& draw) {
   int chosen = modifiers_of(value, draw);
   const bool in_8_bits = is_8bit(c.input) || is_8bit(c.k_type()) || is_8bit(c.v_type()) ||
                          c.options.precision > Precision::bf16;
   if (c.layout == Layout::varlen) chosen &= ~(kBias | kMaskTensor | kPadding);
   if (in_8_bits || c.sampled_rows > 0) chosen &= ~kPadding;
-  // Smoothing shifts the scores of a row, which neither a softcap nor the judge's sinks allow for.
+  // Smoothing shifts the scores of a row, which changes the result with a softcap, and which the
+  // judge does not take into account for sinks.
   if (c.options.quantization.smooth_k) chosen &= ~(kSoftcap | kSinks);
   if ((chosen & kSoftcap) != 0) c.options.softcap = draw.of(std::array{0.75F, 4.0F, 30.0F});
   if ((chosen & kBias) != 0) c.bias = draw.of(kWide);
@@ -151,6 +152,14 @@ void set_modifiers(Case& c, int value, Draw& draw) {
   c.alibi = (chosen & kAlibi) != 0;
   c.sinks = (chosen & kSinks) != 0;
   c.padded = (chosen & kPadding) != 0;
+}
+
+// One case in so many has another number of columns of V. Backends that serve those in 16 bits only
+// drop the others.
+constexpr int kSomeV = 8;
+void set_head_dim_v(Case& c, Draw& draw) {
+  const std::int64_t columns = draw.of(kHeadDims);
+  if (columns != c.head_dim) c.head_dim_v = columns;
 }
 
 std::string_view layout_name(Layout layout) {
@@ -195,6 +204,7 @@ std::string Case::name() const {
       fmt::format("B={} Hq={} Hkv={} Sq={} Skv={} D={} {}{}->{} precision={} causal={}", batch,
                   heads_q, heads_kv, seqlen_q, seqlen_kv, head_dim, octavo::name(input), beside,
                   octavo::name(out), octavo::name(options.precision), octavo::name(options.causal));
+  if (head_dim_v > 0) text += fmt::format(" Dv={}", head_dim_v);
   if (options.window_left >= 0 || options.window_right >= 0)
     text += fmt::format(" window={},{}", options.window_left, options.window_right);
   text += quantization_name(*this);
@@ -216,6 +226,7 @@ std::string Case::name() const {
   if (lse) text += " lse";
   if (options.overlap_launch) text += " overlap";
   if (options.sm_margin != 0) text += fmt::format(" sm_margin={}", options.sm_margin);
+  if (options.batch_invariant) text += " batch_invariant";
   if (amax) text += " amax";
   if (values != InputValues::normal)
     text += values == InputValues::positive ? " positive" : " equal_keys";
@@ -244,7 +255,7 @@ Case make_sized_case(const AxisValues& values, std::uint64_t seed, const Resize&
   if (draw.one_in(5)) c.scale = 0.03125F * static_cast<float>(draw.between(1, 12));
   c.lse = !draw.one_in(4);
   c.outliers = draw.one_in(12);
-  // Drawn last, so that cases with other inputs do not change.
+  // Drawn last, so that the draw does not change cases with other inputs.
   if (is_8bit(c.input) && draw.one_in(4)) c.v = draw.one_in(2) ? DType::f16 : DType::bf16;
   const bool in_16_bits = c.input == DType::f16 || c.input == DType::bf16;
   if (in_16_bits && c.options.precision == Precision::native && draw.one_in(3)) {
@@ -255,6 +266,7 @@ Case make_sized_case(const AxisValues& values, std::uint64_t seed, const Resize&
   if (is_fp8(c.input) && !c.v && draw.one_in(4))
     c.v = c.input == DType::e4m3 ? DType::e5m2 : DType::e4m3;
   set_modifiers(c, values[kModifiers], draw);
+  if (draw.one_in(kSomeV)) set_head_dim_v(c, draw);
   return c;
 }
 
@@ -280,6 +292,7 @@ Case without_modifiers(const Case& c) {
   plain.bias = {};
   plain.block_mask = 0;
   plain.draft_tree = false;
+  plain.head_dim_v = 0;
   return plain;
 }
 
@@ -327,12 +340,13 @@ std::vector<Case> many_keys_cases(std::uint64_t seed) {
     c.seed = seed;
     cases.push_back(c);
   };
-  // Around a block of the CPU's (64 keys) and a group of blocks (2,048), and far beyond both.
+  // Numbers of keys around a block of the CPU backend (64) and a group of blocks (2,048), and far
+  // beyond both.
   for (const std::int64_t keys : {63, 200, 2047, 2113, 6001, 200'001}) {
     add(keys, DType::f32, Precision::native, InputValues::equal_keys);
     for (const DType input : kWide) add(keys, input, Precision::native, InputValues::positive);
   }
-  // Only with V of different rows: of equal ones the quantization errors would not average out.
+  // Not with equal_keys, as the quantization errors of equal rows of V would not average out.
   for (const Precision precision : kAllPrecisions)
     if (is_8bit_mode(precision)) add(6001, DType::f16, precision, InputValues::positive);
   return cases;
@@ -368,14 +382,15 @@ class SizeCases {
 
   void add(const Resize& resize) {
     AxisValues values = random_values(draw_, kAxisSizes);
-    // Neither a single key, which hides every error of the softmax, nor none, nor a long case.
+    // Leaves out single keys, which hide every error of the softmax, no keys, and long cases.
     values[kLength] = static_cast<int>(draw_.between(1, 5));
-    const Case c = make_sized_case(values, ++seed_, [&](Case& sized) {
+    Case c = make_sized_case(values, ++seed_, [&](Case& sized) {
       sized.head_dim = std::max(range_.head_dim_step,
                                 draw_.between(1, 64) / range_.head_dim_step * range_.head_dim_step);
       resize(sized);
       fit(sized);
     });
+    if (products(c, c.seqlen_q) > range_.most_products) c.head_dim_v = 0;
     cases_.push_back(c);
   }
   // A random number from 2^octave to 2^(octave + 1) - 1.
@@ -394,10 +409,10 @@ class SizeCases {
  private:
   static double products(const Case& c, std::int64_t rows) {
     return static_cast<double>(c.batch * c.heads_q * rows) *
-           static_cast<double>(c.seqlen_kv * c.head_dim);
+           static_cast<double>(c.seqlen_kv * std::max(c.head_dim, c.head_dim_v));
   }
-  // Judges only some rows of a case that would take too long, and shrinks the smaller sizes of one
-  // that takes too long even so.
+  // If a case would take too long, judges only some of its rows; if it still takes too long,
+  // shrinks its smaller sizes.
   void fit(Case& c) const {
     constexpr std::int64_t kRows = 16, kMostDim = 32;
     if (products(c, c.seqlen_q) <= range_.most_products) return;
@@ -448,7 +463,7 @@ std::vector<Case> size_cases(std::uint64_t seed, const SizeRange& range) {
   for (int i = 0; i < kOfEach * kOctavesKv; ++i)
     sizes.add([&](Case& c) {
       c.seqlen_kv = sizes.in_octave(i / kOfEach);
-      // Every other one as a square, as in training, while that is affordable.
+      // Every other case has as many queries as keys, as in training, while that is affordable.
       if (i % kOfEach == 1 && i / kOfEach < 11) c.seqlen_q = c.seqlen_kv;
     });
   return sizes.take();
@@ -461,6 +476,7 @@ namespace {
 void enlarge(Case& c, bool fill_the_gpu, Draw& draw) {
   constexpr std::int64_t kTiles = 200, kTileRows = 64, kMostHeads = 48;
   if (draw.one_in(2)) c.head_dim = 8 * draw.between(1, 32);
+  if (c.head_dim_v == c.head_dim) c.head_dim_v = 0;
   if (c.seqlen_kv == 0 || !fill_the_gpu) return;
   c.seqlen_q += kTileRows;
   c.seqlen_kv += kTileRows;

@@ -18,8 +18,8 @@ namespace octavo::evidence {
 enum class Layout : std::uint8_t {
   bhsd,
   bshd,
-  gaps,          // strides with gaps, in the tensors, in the LSE and in the scales
-  varlen,        // varlen: cu_seqlens, with tokens before and after that belong to no sequence
+  gaps,    // strides with gaps, in the tensors, in the LSE and in the scales
+  varlen,  // varlen: cu_seqlens, with tokens before and after the sequences that belong to none
   aligned_gaps,  // strides with gaps that keep rows aligned to 16 bytes; of paged caches only
 };
 
@@ -36,7 +36,7 @@ enum class InputValues : std::uint8_t {
 enum class Seqlens : std::uint8_t {
   plain,
   hostile,  // negative, beyond the end, decreasing, too long; the host would refuse them
-  clamped,  // the sequences that kernels must make of those
+  clamped,  // the sequences to which kernels must clamp the hostile ones
 };
 inline constexpr std::int64_t kHostileSequences = 5;
 
@@ -59,6 +59,7 @@ struct Case {
   std::int64_t seqlen_q = 1;  // the longest sequence in a varlen batch
   std::int64_t seqlen_kv = 1;
   std::int64_t head_dim = 64;
+  std::int64_t head_dim_v = 0;  // columns of V and the output; 0: head_dim
   DType input = DType::f16;
   DType out = DType::f16;
   // Type of V if it differs: f16 or bf16 with 8-bit inputs, or another 8-bit type.
@@ -69,10 +70,10 @@ struct Case {
   Granularity qk_scales = Granularity::head;  // of 8-bit inputs
   Granularity v_scales = Granularity::head;
   Layout layout = Layout::bhsd;
-  // Padding, and what changes scores besides options.softcap. Shapes of bias and mask, which of
-  // them hide keys, and which rows are padding follow from the seed.
+  // Padding, and the modifiers besides options.softcap. The shapes of bias and mask, the keys that
+  // they hide, and the rows of padding follow from the seed.
   bool padded = false;
-  // A paged cache, if page_size > 0: seqlen_kv is what a sequence can have, the layout is that of
+  // A paged cache, if page_size > 0. seqlen_kv is the capacity of a sequence, the layout is that of
   // the pages, and page table and lengths follow from the seed.
   std::int64_t page_size = 0;
   KeyLengths key_lengths = KeyLengths::mixed;
@@ -93,6 +94,7 @@ struct Case {
   std::uint64_t seed = 0;
   std::string config{};  // the kernel configuration to force on a GPU; empty: the chosen one
 
+  std::int64_t v_columns() const { return head_dim_v > 0 ? head_dim_v : head_dim; }
   DType k_type() const { return kv.value_or(input); }
   DType v_type() const { return kv ? *kv : v.value_or(input); }
   bool has_int4_cache() const { return k_type() == DType::int4; }
@@ -106,9 +108,9 @@ using AxisValues = std::array<int, kAxes>;
 // The number of values of each axis. Masks: none, top_left, bottom_right, window, both causal kinds
 // with a window. Formats: three wide inputs in nine precisions, then the four 8-bit inputs. Ratios:
 // 1, 2, 4, one KV head for all. Lengths: one, few, aligned, ragged, fewer queries than keys, more,
-// no keys, long. Head dimensions: kHeadDims. Modifiers: none, six triples in which every two of
-// softcap, bias, mask, ALiBi, sinks and padding meet, one of them alone, all of them; without those
-// that a layout or format does not allow.
+// no keys, long. Head dimensions: kHeadDims. Modifiers: none, six triples that together contain
+// every pair of softcap, bias, mask, ALiBi, sinks and padding, one of these alone, all of them;
+// without those that a layout or format does not allow.
 inline constexpr std::array<std::int64_t, 9> kHeadDims = {8, 33, 40, 64, 80, 96, 128, 192, 256};
 inline constexpr AxisValues kAxisSizes = {6, 31, 4, 4, 8, static_cast<int>(kHeadDims.size()), 9};
 
@@ -119,22 +121,23 @@ std::vector<std::array<int, axes>> covering_rows(const std::array<int, axes>& si
 // A case with these axis values; the seed determines the rest.
 Case make_case(const AxisValues& values, std::uint64_t seed);
 
-// The same case without padding and without modifiers.
+// The same case without padding and modifiers, with as many columns of V as of Q and K.
 Case without_modifiers(const Case& c);
 
 // A case whose axis values also follow from the seed; every other one has no modifiers.
 Case random_case(std::uint64_t seed);
-// The same with at most 200 queries and keys, mostly few heads, and rarely wide ones: for the
-// emulator.
+// A random case for the emulator: at most 200 queries and keys, mostly few heads, and rarely wide
+// heads.
 Case small_random_case(std::uint64_t seed);
 
 std::vector<Case> covering_cases(std::uint64_t seed);
-// Sums without cancellation, of few keys to 200,000: only few rows, as the CPU's time allows.
+// Cases whose sums have no cancellation, with up to 200,000 keys. They have few rows, to limit the
+// CPU's time.
 std::vector<Case> many_keys_cases(std::uint64_t seed);
-// The covering set and that of many keys, then random draws until there are `count` distinct names.
+// The covering set and many_keys_cases(), then random draws until there are `count` distinct names.
 std::vector<Case> all_cases(std::uint64_t seed, std::size_t count = 2400);
 
-// What size_cases() draws from.
+// The range from which size_cases() draws.
 struct SizeRange {
   std::int64_t head_dim_step = 1;  // the GPU kernels serve multiples of 8
   double most_products = 4e7;      // of a query row, a key and a column: bounds the oracle's time
@@ -153,8 +156,8 @@ using KernelsOf = std::function<std::vector<std::string>(const Case&)>;
 std::vector<Case> served_cases(std::uint64_t seed, std::size_t count, const KernelsOf& kernels_of,
                                std::size_t most_kernels);
 
-// Those of `cases` that a device serves, if need be without modifiers, with at most `most_kernels`
-// kernels.
+// Filters `cases`: keeps those that a device serves, without modifiers if necessary, as long as
+// they need at most `most_kernels` kernels.
 std::vector<Case> only_served(const std::vector<Case>& cases, const KernelsOf& kernels_of,
                               std::size_t most_kernels);
 

@@ -20,7 +20,7 @@ void set_capacity(Case& c, Draw& draw) {
   c.seqlen_kv = pages * c.page_size;
 }
 
-// Bounds the oracle's time: of a long sequence few rows of few heads are judged.
+// Bounds the oracle's time: long sequences have few heads, of which few rows are judged.
 void fit_oracle(Case& c, Draw& draw) {
   constexpr double kMostProducts = 2e7;
   const auto products = [&c] {
@@ -68,7 +68,7 @@ Case make_decode_case(const DecodeValues& values, std::uint64_t seed) {
   if (values[kCacheFormat] > 0) {
     c.kv = kFormats[as_index(values[kCacheFormat] - 1)];
     c.qk_scales = kScales[as_index(values[kCacheScales])];
-    // K and V of one cache have scales of one kind; other callers may differ.
+    // K and V of an 8-bit KvCache have scales of one kind, but a caller's own scales may differ.
     c.v_scales = draw.one_in(3) ? draw.of(kScales) : c.qk_scales;
     if (is_8bit(*c.kv)) c.options.quantization.block_rows = c.page_size;
   }
@@ -81,7 +81,7 @@ Case make_decode_case(const DecodeValues& values, std::uint64_t seed) {
   if (c.has_int4_cache()) set_groups(c, draw);
   set_capacity(c, draw);
   fit_oracle(c, draw);
-  // Without causal order every query sees all keys, as drafts that are verified one by one.
+  // Without a causal mask every query sees all keys, like drafts that are verified one by one.
   c.options.causal = draw.one_in(3) ? Causal::none : Causal::bottom_right;
   set_cache_modifiers(c, values[kCacheModifiers], draw);
   c.shared_prefix = c.batch > 1 && draw.one_in(2);
@@ -90,6 +90,7 @@ Case make_decode_case(const DecodeValues& values, std::uint64_t seed) {
   c.lse = !draw.one_in(4);
   c.outliers = draw.one_in(12);
   c.draft_tree = c.seqlen_q > 1 && c.seqlen_q <= 16 && draw.one_in(3);
+  c.options.batch_invariant = draw.one_in(4);
   return c;
 }
 

@@ -13,8 +13,8 @@
 #include "evidence/cases/inputs.h"
 #include "gpu/jit/config_text.h"
 #include "numeric/formats.h"
-#include "runtime/emulated_gpu.h"
-#include "runtime/emulated_launch.h"
+#include "runtime/emulated/emulated_gpu.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo::evidence {
 namespace {
@@ -62,7 +62,7 @@ Result<Arguments> arguments_for(const DecodeConfig& /*config*/, const CaseInputs
   return prepared.inputs.given;
 }
 
-// The number of sequences of a case whose padding only clamping makes sensible.
+// The batch size that marks cases whose padding has to be clamped.
 constexpr std::int64_t kPaddedSequences = 6;
 
 // Padding whose lengths are negative or beyond the tensor.
@@ -81,8 +81,8 @@ void add_padding(CaseInputs& x, bool left_of_keys) {
   a.seqlens_kv = m.seqlens_kv.data();
 }
 
-// Gives a case every modifier that its batch and the kernel allow; hides keys in no order; lengths
-// that are negative or beyond the tensor in a batch of kPaddedSequences.
+// Gives a case every modifier that its batch and the kernel allow. Keys are hidden in no particular
+// order. A batch of kPaddedSequences gets lengths that are negative or beyond the tensor.
 void add_modifiers(CaseInputs& x, const ModifierConfig& config) {
   Arguments& a = x.inputs.given;
   const Problem& p = x.problem;
@@ -96,7 +96,7 @@ void add_modifiers(CaseInputs& x, const ModifierConfig& config) {
   if (config.sinks) a.sinks = m.sinks.data();
   if (p.varlen || !config.bias) return;
   const std::int64_t rows = a.q.shape[2], keys = a.k.shape[2];
-  // Rows that TMA can load.
+  // Rows are a multiple of 16 elements, so that TMA can load them.
   const std::int64_t row_elements = div_up<std::int64_t>(keys, 16) * 16;
   const auto places = static_cast<std::size_t>(p.heads_q * rows * row_elements);
   const auto bias_type = static_cast<DType>(config.bias_element);
@@ -193,8 +193,8 @@ struct QuantizedCall {
   // Only Hopper quantizes all operands in one launch.
   const GpuInfo& chip() const { return chip_of(subject->config.operands ? kSm90 : kSm89); }
 
-  // The subject, if it does the same to these rows with another load width; e5m2, which no mode
-  // uses, replaces e4m3.
+  // Returns the subject if it does the same to these rows with another load width. e5m2, which no
+  // mode uses, replaces e4m3.
   QuantizeConfig substitute(QuantizeConfig chosen, int head_dim) const {
     QuantizeConfig same = subject->config;
     if (same.to == Element::e5m2 && chosen.to == Element::e4m3) chosen.to = Element::e5m2;
@@ -265,13 +265,17 @@ std::vector<EmulatedSubject> all_subjects() {
 
 DType dtype_of(Element element) { return static_cast<DType>(element); }
 
-// The widest rows that are narrower than the kernel's tiles and of whole vectors, also where heads
-// lie beside each other.
-std::int64_t narrow_rows(int head_dim, Element element, Element out) {
-  return head_dim - 16 / std::min(element_bytes(element), element_bytes(out));
+// The widest rows that are narrower than the kernel's tiles and are whole vectors, even if heads
+// are adjacent in memory. Rows of V are narrower by another such number.
+template <class Config>
+void set_narrow_rows(const Config& config, Case& c) {
+  const int vector =
+      16 / std::min(element_bytes(config.element), element_bytes(config.output.element));
+  c.head_dim = config.head_dim - vector;
+  if (config.head_dim_v > 0) c.head_dim_v = config.head_dim_v - 3 * vector;
 }
 
-// Packed sequences by cu_seqlens that no kernel may follow as they are.
+// A varlen batch whose cu_seqlens kernels must clamp.
 void pose_hostile_seqlens(Case& c) {
   c.layout = Layout::varlen;
   c.batch = kHostileSequences;
@@ -381,12 +385,13 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   c.out = dtype_of(config.output.element);
   c.amax = config.output.amax;
   c.head_dim = config.head_dim;
+  c.head_dim_v = config.head_dim_v;
   if (config.k_row_scales) c.qk_scales = Granularity::row;
   const std::int64_t rows = config.block_m, keys = sm80::step_keys(config);
   std::vector<Case> cases;
   if (config.modifiers.softcap) c.options.softcap = 2;
   if (config.modifiers.block_mask != 0) return block_mask_cases_for(c, config.modifiers, keys);
-  // No mask except for the last keys; every buffer is filled more than once.
+  // No mask except at the last keys. Every buffer is filled more than once.
   c.seqlen_q = rows + 5;
   c.seqlen_kv = (config.stages + 1) * keys + 7;
   cases.push_back(c);
@@ -398,13 +403,13 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config) {
   // Fewer columns than the kernel's tiles; two sequences, the second shorter, with tokens of no
   // sequence around them.
   c.options = {};
-  c.head_dim = narrow_rows(config.head_dim, config.element, config.output.element);
+  set_narrow_rows(config, c);
   c.batch = 2;
   c.layout = Layout::varlen;
   c.seqlen_q = 9;
   c.seqlen_kv = keys / 2 + 3;
   cases.push_back(c);
-  // Heads that share keys, in sequences that only clamping makes.
+  // Heads that share keys, in sequences whose cu_seqlens must be clamped.
   c.heads_q = 4;
   c.heads_kv = 2;
   c.seqlen_q = 5;
@@ -436,7 +441,8 @@ std::vector<Case> cases_for(const DecodeConfig& config) {
   if (in_8_bits || int4) c.kv = dtype_of(config.kv);
   c.kv_group = config.group;
   c.head_dim = config.head_dim;
-  if (int4) c.page_size = 16;
+  c.options.batch_invariant = config.batch_invariant;
+  if (int4 || config.batch_invariant) c.page_size = 16;
   std::vector<Case> cases;
   // More rows than a work tile has, more KV tiles than stages, and a work tile in several CTAs.
   c.heads_q = config.block_m + 3;
@@ -518,6 +524,7 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   c.out = dtype_of(config.output.element);
   c.amax = config.output.amax;
   c.head_dim = config.head_dim;
+  c.head_dim_v = config.head_dim_v;
   set_8bit_inputs(config, c);
   c.lse = !config.sum_rounded_p;
   if (config.modifiers.softcap) c.options.softcap = 2;
@@ -569,15 +576,16 @@ std::vector<Case> cases_for(const Sm90ForwardConfig& config) {
   c.options = {};
   set_8bit_inputs(config, c);
   c.head_dim = config.head_dim - 16 / element_bytes(config.element);
+  if (config.head_dim_v > 0) c.head_dim_v = config.head_dim_v - 16;
   c.batch = 2;
   c.heads_q = c.heads_kv = 1;
   c.layout = Layout::varlen;
   c.seqlen_q = 70;
   c.seqlen_kv = keys + 3;
   cases.push_back(c);
-  // Heads that share keys, in sequences that only clamping makes.
+  // Heads that share keys, in sequences whose cu_seqlens must be clamped.
   c.heads_q = 2;
-  c.head_dim = narrow_rows(config.head_dim, config.element, config.output.element);
+  set_narrow_rows(config, c);
   c.seqlen_q = 5;
   c.seqlen_kv = keys / 2 + 3;
   pose_hostile_seqlens(c);

@@ -1,4 +1,4 @@
-// The emulated kernels, each with problems made for it, for mutants and measures.
+// The emulated kernels, each with problems made for it. Mutants and measures run on these.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 #include "config/sm90_forward.h"
 #include "emulator/machine.h"
 #include "evidence/cases/cases.h"
-#include "runtime/emulated_driver.h"
+#include "runtime/emulated/emulated_driver.h"
 
 namespace octavo::evidence {
 
@@ -42,10 +42,10 @@ std::vector<Case> cases_for(const Sm80ForwardConfig& config);
 std::vector<Case> cases_for(const Sm90ForwardConfig& config);
 // Sets the inputs and scales that an 8-bit configuration is for.
 void set_8bit_inputs(const Sm90ForwardConfig& config, Case& c);
-// Dense and paged caches: several units in a CTA, units that CTAs share, empty sequences, tables
-// and lengths that only clamping makes sensible.
+// Dense and paged caches: several work tiles in a CTA, work tiles that CTAs share, empty sequences,
+// page tables and lengths that must be clamped.
 std::vector<Case> cases_for(const DecodeConfig& config);
-// Calls whose operands it quantizes: rows that end inside a tile, columns that pad a row.
+// Calls whose operands the kernel quantizes: rows that end inside a tile, columns that pad a row.
 std::vector<Case> cases_for(const QuantizeConfig& config);
 
 // The chip for Hopper kernels, with so few SMs that a CTA gets several tiles.

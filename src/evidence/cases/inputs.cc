@@ -93,10 +93,10 @@ std::vector<Span> make_spans(const Case& c, std::int64_t max_len, std::uint64_t 
   return spans;
 }
 
-// What kernels must take for the same spans: a first entry below 0, a last one beyond the tensor,
-// and one that decreases: the third sequence ends before it begins, and the fourth begins inside
-// the second, so that both are empty; else it would reach tokens that no sequence holds. The second
-// sequence is longer than the maximum.
+// Entries that kernels must clamp to the same spans. The first entry is below 0, and the last one
+// beyond the tensor. One entry decreases: the third sequence ends before it begins, and the fourth
+// begins inside the second, so that both are empty; otherwise the fourth would include tokens of no
+// sequence. The second sequence is longer than the maximum.
 std::vector<std::int32_t> hostile_entries(std::vector<std::int32_t> cu) {
   cu.front() -= 5;
   cu[3] = cu[1] + 1;
@@ -113,10 +113,10 @@ std::vector<std::int32_t> cumulative(const std::vector<Span>& spans) {
 }
 
 std::array<std::int64_t, 4> tensor_shape(const Case& c, std::int64_t heads, std::int64_t length,
-                                         const std::vector<Span>& spans) {
-  if (c.layout != Layout::varlen) return {c.batch, heads, length, c.head_dim};
+                                         std::int64_t columns, const std::vector<Span>& spans) {
+  if (c.layout != Layout::varlen) return {c.batch, heads, length, columns};
   const std::int64_t tail = c.seqlens == Seqlens::plain ? 3 : 0;  // tokens after the last sequence
-  return {1, heads, spans.back().begin + spans.back().length + tail, c.head_dim};
+  return {1, heads, spans.back().begin + spans.back().length + tail, columns};
 }
 
 // All rows that belong to sequences, as one view: in a varlen batch they are contiguous.
@@ -150,7 +150,8 @@ void add_outliers(const Tensor& t, std::int64_t channel) {
       }
 }
 
-// As the case has the values of K (stream 1) and V (2); the first row of each sequence counts.
+// Changes the values of K (stream 1) or V (stream 2) as c.values says. With equal_keys all rows of
+// a sequence become its first row.
 void shape_values(const Case& c, const Tensor& t, const std::vector<Span>& spans,
                   std::uint64_t stream) {
   if (c.values == InputValues::normal || stream == 0) return;
@@ -274,16 +275,19 @@ Result<QuantizedOperand> quantize_operand(const ConstTensor& x, DType format, fl
 
 namespace {
 
+constexpr std::uint64_t kStreamOfV = 2;  // of random values; Q's is 0 and K's 1
+
 Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t length,
                     const std::vector<Span>& spans, Granularity granularity, std::uint64_t stream,
                     Inputs::Operand& operand) {
+  const std::int64_t columns = stream == kStreamOfV ? c.v_columns() : c.head_dim;
   const DType wide = is_8bit(given) || given == DType::int4 ? DType::f32 : given;
-  operand.wide = make_memory(c.layout, wide, tensor_shape(c, heads, length, spans));
+  operand.wide = make_memory(c.layout, wide, tensor_shape(c, heads, length, columns, spans));
   const Tensor live = live_rows(operand.wide.view, spans, c.layout);
   if (c.layout == Layout::varlen) fill_first_tokens(operand.wide.view, spans.front().begin);
   OCTAVO_RETURN_IF_ERROR(random_normal(live, c.seed, stream));
   shape_values(c, operand.wide.view, spans, stream);
-  if (c.outliers) add_outliers(live, static_cast<std::int64_t>(c.seed) % c.head_dim);
+  if (c.outliers) add_outliers(live, static_cast<std::int64_t>(c.seed) % columns);
   const bool is_paged = c.page_size > 0 && stream != 0;
   if (is_paged) share_prefix(c, operand.wide.view, spans);
   if (c.padded || is_paged) poison_padding(operand.wide, spans);
@@ -298,7 +302,8 @@ Status make_operand(const Case& c, DType given, std::int64_t heads, std::int64_t
   return {};
 }
 
-// The shape of a bias or mask: each dimension that of the scores, or 1, as `kind` has bits.
+// The shape of a bias or mask. The bits of `kind` say which dimensions are 1; the others are those
+// of the scores.
 std::array<std::int64_t, 4> score_shape(const Case& c, std::uint64_t kind) {
   std::array<std::int64_t, 4> shape = {c.batch, c.heads_q, c.seqlen_q, c.seqlen_kv};
   for (std::size_t i = 0; i < 4; ++i)
@@ -346,7 +351,7 @@ void make_mask(const Case& c, Inputs& in) {
     }
 }
 
-// NaN remains wherever no row sees the key. Every other bias hides one key in eight.
+// Elements of keys that their row does not see remain NaN. Every other bias hides one key in eight.
 void make_bias(const Case& c, Inputs& in) {
   const std::uint64_t kind = random_below(c.seed, kKinds, 2, 32);
   const bool hides = (kind & 16) != 0;
@@ -363,8 +368,8 @@ void make_bias(const Case& c, Inputs& in) {
   });
 }
 
-// Every query sees itself and each of the others by chance, as in a tree; one in five sees no query.
-// The mask that says the same hides nothing else.
+// Every query sees itself and, at random, other queries; one query in five sees none. in.mask hides
+// the same keys, for the oracles.
 void make_draft_tree(const Case& c, Inputs& in) {
   in.draft_tree.assign(static_cast<std::size_t>(c.batch * c.seqlen_q), 0);
   in.mask = make_memory(Layout::bhsd, DType::boolean, {c.batch, 1, c.seqlen_q, c.seqlen_kv});
@@ -389,7 +394,7 @@ void make_modifiers(const Case& c, Inputs& in) {
   if (c.mask) make_mask(c, in);
   if (c.draft_tree) make_draft_tree(c, in);
   if (c.bias) make_bias(c, in);
-  // Slopes of all sequences, or of each its own.
+  // One set of slopes for all sequences, or one for each.
   const std::int64_t sets = random_below(c.seed, kKinds, 3, 2) == 0 ? 1 : c.batch;
   if (c.alibi)
     for (std::int64_t i = 0; i < sets * c.heads_q; ++i)
@@ -419,7 +424,7 @@ void set_padding(const Case& c, Inputs& in) {
     in.seqlens_q.push_back(static_cast<std::int32_t>(in.spans_q[b].length));
     in.seqlens_kv.push_back(static_cast<std::int32_t>(in.spans_kv[b].length));
   }
-  // Arrays that need not be given are not.
+  // Arrays that would change nothing are left out.
   const bool pads_keys = c.page_size == 0;
   if (padding_of(c) != Padding::left) {
     a.seqlens_q = in.seqlens_q.data();
@@ -441,7 +446,7 @@ std::vector<float> make_out_scales(const Case& c, const Inputs& in) {
   for (const Span& span : in.spans_kv)
     for (std::int64_t h = 0; h < c.heads_kv; ++h)
       for (std::int64_t s = span.begin; s < span.begin + span.length; ++s)
-        for (std::int64_t d = 0; d < c.head_dim; ++d)
+        for (std::int64_t d = 0; d < c.v_columns(); ++d)
           amax = std::max(amax, std::abs(load_element(v.dtype, v.data,
                                                       span.batch * v.stride[0] + h * v.stride[1] +
                                                           s * v.stride[2] + d)));
@@ -488,9 +493,10 @@ void set_arguments(const Case& c, Inputs& in) {
   if (in.k.quantized) in.given.k_scales = in.k.quantized->view;
   if (in.v.quantized) in.given.v_scales = in.v.quantized->view;
   in.dense = in.given;
-  if (c.page_size == 0) return;
-  in.dense = with_cached_values(in, in.given);
-  in.given = with_cache(c, in, in.given);
+  if (c.page_size > 0) {
+    in.dense = with_cached_values(in, in.given);
+    in.given = with_cache(c, in, in.given);
+  }
   if (!c.draft_tree) return;
   in.given.mask = {};
   in.given.draft_tree = in.draft_tree.data();
@@ -509,10 +515,11 @@ Result<Inputs> make_inputs(const Case& c) {
       make_operand(c, c.input, c.heads_q, c.seqlen_q, in.spans_q, c.qk_scales, 0, in.q));
   OCTAVO_RETURN_IF_ERROR(
       make_operand(c, c.k_type(), c.heads_kv, c.seqlen_kv, in.spans_kv, c.qk_scales, 1, in.k));
-  OCTAVO_RETURN_IF_ERROR(
-      make_operand(c, c.v_type(), c.heads_kv, c.seqlen_kv, in.spans_kv, c.v_scales, 2, in.v));
+  OCTAVO_RETURN_IF_ERROR(make_operand(c, c.v_type(), c.heads_kv, c.seqlen_kv, in.spans_kv,
+                                      c.v_scales, kStreamOfV, in.v));
   if (c.page_size > 0) OCTAVO_RETURN_IF_ERROR(make_cache(c, in));
   std::array<std::int64_t, 4> shape = in.q.wide.view.shape;
+  shape[3] = c.v_columns();
   in.out = make_memory(c.layout, c.out, shape);
   shape[3] = 1;
   in.lse = make_memory(c.layout, DType::f32, shape);
@@ -532,7 +539,8 @@ CaseProblem problem_for(const Case& c) {
   p.heads_kv = c.heads_kv;
   p.seqlen_q = c.seqlen_q;
   p.seqlen_kv = c.seqlen_kv;
-  p.head_dim = p.head_dim_v = c.head_dim;
+  p.head_dim = c.head_dim;
+  p.head_dim_v = c.v_columns();
   p.q = c.input;
   p.k = c.k_type();
   p.v = c.v_type();
@@ -561,22 +569,22 @@ CaseProblem problem_for(const Case& c) {
 
   Arguments a;  // without memory: its pointers count as aligned, as those of vectors are
   const auto view = [&c](auto& t, DType dtype, std::int64_t heads, std::int64_t length,
-                         const std::vector<Span>& spans) {
+                         std::int64_t columns, const std::vector<Span>& spans) {
     t.dtype = dtype;
-    t.shape = tensor_shape(c, heads, length, spans);
+    t.shape = tensor_shape(c, heads, length, columns, spans);
     t.stride = strides_of(c.layout, t.shape);
   };
   const std::vector<Span> spans_q = make_spans(c, c.seqlen_q, kQuerySpans, kTokensBeforeQueries);
   const std::vector<Span> spans_kv = make_spans(c, c.seqlen_kv, kKeySpans, kTokensBeforeKeys);
-  view(a.q, c.input, c.heads_q, c.seqlen_q, spans_q);
-  view(a.k, p.k, c.heads_kv, c.seqlen_kv, spans_kv);
-  view(a.v, p.v, c.heads_kv, c.seqlen_kv, spans_kv);
+  view(a.q, c.input, c.heads_q, c.seqlen_q, c.head_dim, spans_q);
+  view(a.k, p.k, c.heads_kv, c.seqlen_kv, c.head_dim, spans_kv);
+  view(a.v, p.v, c.heads_kv, c.seqlen_kv, c.v_columns(), spans_kv);
   if (p.paged)
     for (ConstTensor* t : {&a.k, &a.v}) {
       t->shape = cache_shape(c, cache_pages(c, cache_spans(c)));
       t->stride = strides_of(c.layout, t->shape);
     }
-  view(a.out, c.out, c.heads_q, c.seqlen_q, spans_q);
+  view(a.out, c.out, c.heads_q, c.seqlen_q, c.v_columns(), spans_q);
   run_problem.row_alignment = row_alignment(a);
   return run_problem;
 }

@@ -1,5 +1,5 @@
-// The memory of a case: inputs, scales and outputs in its layout, with NaN in every unused place
-// and guards around the outputs.
+// The memory of a case: inputs, scales and outputs in its layout. Every unused element is NaN, and
+// outputs have guards around them.
 #pragma once
 
 #include <cstddef>
@@ -94,10 +94,10 @@ struct Inputs {
   std::vector<float> slopes, sinks;
   BlockMaskArrays block_mask;
   std::vector<std::int32_t> draft_tree;  // for the oracles `mask` says the same
-  Arguments original;  // before quantization, with dense K and V
-  Arguments given;     // passed to the library
-  // The same values as `given` for the oracle: with dense K and V, so that the oracle finds them
-  // without the page table.
+  Arguments original;                    // before quantization, with dense K and V
+  Arguments given;                       // passed to the library
+  // The same values as `given`, for the oracle, with dense K and V, so that the oracle does not
+  // need the page table.
   Arguments dense;
 };
 Result<Inputs> make_inputs(const Case& c);

@@ -27,8 +27,8 @@ std::int64_t pages_of(const Case& c, std::int64_t keys) {
   return (keys + c.page_size - 1) / c.page_size;
 }
 
-// A sequence shares its first pages with the first sequence: all that both fill, or all of its own
-// if it is the shorter one.
+// The number of pages that a sequence shares with the first sequence: all pages that both fill, or
+// all of its own if it is the shorter one.
 std::int64_t shared_pages(const Case& c, const std::vector<Span>& spans, std::size_t b) {
   if (!c.shared_prefix || b == 0) return 0;
   const std::int64_t first = spans[0].length, own = spans[b].length;
@@ -61,8 +61,9 @@ std::vector<std::int32_t> make_table(const Case& c, const std::vector<Span>& spa
   return table;
 }
 
-// Entries and lengths that kernels must clamp to those of the case: the first page and the last as
-// indices outside the cache, an empty sequence as a negative length, a full one as a longer one.
+// Replaces entries and lengths by others that kernels must clamp to those of the case: the first
+// and the last page by indices outside the cache, the length of an empty sequence by a negative
+// one, and of a full sequence by a longer one.
 void make_hostile(const Case& c, PagedCache& cache, std::int64_t pages) {
   constexpr std::int32_t kBeyond = 1000;
   for (std::size_t b = 0; b < cache.lengths.size(); ++b) {
@@ -113,9 +114,9 @@ Tensor as_sequence(Tensor cache) {
   return cache;
 }
 
-// Lays out `found`, the scales of as_sequence() (heads, pages, rows): contiguous (pages, heads,
-// rows), or as they are with strides, which caches with gaps have. Scales of rows and pages that no
-// sequence uses become NaN.
+// Lays out `found`, the scales of as_sequence() in the order (heads, pages, rows): as contiguous
+// (pages, heads, rows) or, for caches with gaps, unchanged with strides. Scales of rows and pages
+// that no sequence uses become NaN.
 void lay_out_page_scales(const Case& c, const std::vector<float>& found,
                          const std::vector<bool>& used, PagedCache::Operand& operand) {
   Scales& view = operand.scales_view;
@@ -160,8 +161,8 @@ Status quantize_cache(const Case& c, const Inputs& in, DType format, Granularity
   found.granularity = granularity;
   found.block_rows = c.page_size;
   OCTAVO_RETURN_IF_ERROR(dequantize(to, found, from));
-  // The quantized values go to their layout by way of a dense tensor, and what they dequantize to
-  // becomes dense.
+  // The quantized values are first written to a dense tensor and then copied to their layout.
+  // `dense` becomes their dequantized values.
   const TensorMemory dense_quantized = make_memory(Layout::bhsd, format, dense.shape);
   copy_cache_rows(c, in, dense_quantized.view, quantized.view, To::dense);
   copy_cache_rows(c, in, dense_quantized.view, operand.memory.view, To::cache);

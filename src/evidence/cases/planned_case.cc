@@ -4,7 +4,7 @@
 
 #include "attention/validate.h"
 #include "base/error.h"
-#include "runtime/gpu_plan.h"
+#include "runtime/plan/gpu_plan.h"
 
 namespace octavo::evidence {
 namespace {

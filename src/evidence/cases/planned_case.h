@@ -11,7 +11,7 @@
 #include "evidence/cases/inputs.h"
 #include "evidence/cases/quantized_call.h"
 #include "octavo/evidence.hpp"
-#include "runtime/backend.h"
+#include "runtime/plan/backend.h"
 #include "runtime/staging.h"
 
 namespace octavo::evidence {

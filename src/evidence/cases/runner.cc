@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/driver/context.h"
-#include "runtime/gpu_plan.h"
+#include "runtime/plan/gpu_plan.h"
 #include "runtime/staging.h"
 
 namespace octavo::evidence {

@@ -9,8 +9,8 @@
 
 namespace octavo::evidence {
 
-// One prepared call. Each time it takes out and lse from host memory, computes them, and writes
-// them back, together with everything else it overwrote.
+// One prepared call. Each run takes `out` and `lse` from host memory, computes them, and writes
+// them back, together with everything else that it overwrote.
 using Call = std::function<Status()>;
 // Prepares a call with arguments in host memory, which must stay in place.
 using Runner = std::function<Result<Call>(const Arguments&, const Options&)>;
@@ -24,13 +24,14 @@ using MakeKernel = std::function<Result<Kernel>(const Problem&, Device)>;
 // Uses plan() and Plan::run().
 Result<Kernel> library_kernel(const Problem& problem, Device device);
 
-// The same with a forced configuration. A case that it does not serve is unsupported, not wrong.
+// The same with a forced configuration. A case that the configuration does not support counts as
+// unsupported, not as wrong.
 MakeKernel kernel_of_config(std::string config);
 // Uses attention(), which has its own plans and workspaces.
 Result<Kernel> one_call_kernel(const Problem& problem, Device device);
 
-// The stream of calls on a GPU, and the only one that is waited for. The default stream waits for
-// others; a separate one does not, so that work which a kernel puts elsewhere is detected.
+// The stream of calls on a GPU, the only stream that is waited for. The default stream waits for
+// other streams. A separate stream does not, which reveals kernels that put work on another stream.
 enum class OnStream : std::uint8_t { standard, own };
 
 // Runs kernels on the device, in a guarded workspace of exactly the requested size.

@@ -1,4 +1,4 @@
-// Runs cases under CUPTI.
+// Runs cases and reads the hardware counters of their kernels with CUPTI.
 #include "octavo/counters.hpp"
 
 #include <fmt/format.h>
@@ -158,7 +158,7 @@ Status count_case(const Session& session, const CountersOptions& options,
   }
   for (CounterValues& values : *kernels) values = by_key(session, values);
   const std::size_t main = main_kernel(*kernels);
-  // Not counted, but known from the code, which the plan has just loaded.
+  // This value is not counted, but read from the code that the plan has just loaded.
   if (const Result<KernelInfo> info = compile_kernel(planned.explain().config); info.ok())
     if (const std::optional<double> percent = evidence::occupancy_pct(*info))
       (*kernels)[main]["occupancy_pct"] = *percent;

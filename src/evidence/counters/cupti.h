@@ -1,4 +1,4 @@
-// CUPTI, opened at run time: a chip's metrics by name, and their values for kernels.
+// CUPTI, opened at run time: looks up a chip's metrics by name, and gets their values for kernels.
 #pragma once
 
 #include <functional>

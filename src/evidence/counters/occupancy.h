@@ -7,8 +7,8 @@
 
 namespace octavo::evidence {
 
-// Percent of the warps an SM holds. None for a kernel without code, for an unknown chip, or if a
-// block does not fit.
+// The occupancy in percent of the warps that an SM can hold. None for a kernel without code, for an
+// unknown chip, or if a block does not fit.
 std::optional<double> occupancy_pct(const KernelInfo& kernel);
 
 }  // namespace octavo::evidence

@@ -79,8 +79,8 @@ Result<Manifest> read_manifest(const std::string& text) {
   return manifest;
 }
 
-// Commit and GPU are printed and become parts of paths: letters, digits and what GPU names have
-// besides them.
+// Checks commit and GPU, which are printed and become parts of paths: only letters, digits and the
+// other characters of GPU names are allowed.
 std::string checked_name(const nlohmann::json& json, std::string_view key, BundleReport& report) {
   constexpr std::size_t kLongest = 100;
   const std::string text = json.is_string() ? json.get<std::string>() : "";
@@ -107,7 +107,7 @@ void check_file(const Bundle& bundle, const nlohmann::json& entry, BundleReport&
   const auto found = bundle.files.find(path);
   if (found == bundle.files.end()) return fail("is missing");
   if (sha256_hex(found->second) != entry.at("sha256").get<std::string>())
-    fail("is not the file that the manifest has the digest of");
+    fail("does not have the digest that the manifest states");
 }
 
 void check_files(const Bundle& bundle, const std::vector<nlohmann::json>& entries,
@@ -142,7 +142,7 @@ void check_kernels(const std::vector<nlohmann::json>& kernels,
     if (found == built.end()) continue;
     ++report.kernels_compared;
     if (found->second != entry.at("sha256").get<std::string>())
-      report.failures.push_back(fmt::format("kernel {} sm_{}: the one built here is another.",
+      report.failures.push_back(fmt::format("kernel {} sm_{}: the one in this build is different.",
                                             printable(entry.at("config").get<std::string>()),
                                             entry.at("arch").get<int>()));
   }

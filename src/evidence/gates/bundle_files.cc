@@ -1,7 +1,7 @@
 // Reads the files of a bundle from a folder or a tar archive, and writes them.
 //
-// An archive is parsed here rather than unpacked by tar: tar would create links, devices and any
-// number of bytes, and where two members have one name, the last would win.
+// Archives are parsed here and not unpacked by tar, which would create links, devices and files of
+// any size, and for two members of the same name would keep the last.
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -57,7 +57,8 @@ class Directory {
   }
   bool ok() const { return stream_ != nullptr; }
   int descriptor() const { return ::dirfd(stream_); }
-  // Sorted, so that messages do not depend on the file system; at most one more than are allowed.
+  // The names in a folder, sorted, so that messages do not depend on the file system. Stops at one
+  // name more than are allowed.
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     while (const dirent* const entry = ::readdir(stream_)) {
@@ -192,7 +193,7 @@ class ArchiveReader {
     if (!checksum_holds(header)) return bad_archive("a damaged header");
     const std::optional<std::uint64_t> size = octal(field(header, 124, 12));
     rest_.remove_prefix(kBlock);
-    // Whole blocks, compared without a sum that could overflow.
+    // The data take whole blocks. The comparison avoids a sum that could overflow.
     if (!size || *size > rest_.size() || (*size + kBlock - 1) / kBlock > rest_.size() / kBlock)
       return bad_archive("a member of impossible size");
     Member member;
@@ -268,7 +269,7 @@ class ArchiveReader {
   Budget budget_;
 };
 
-// The folder itself or, if it has no manifest, its only entry.
+// Returns the folder itself or, if it has no manifest, its only entry.
 fs::path folder_with_manifest(const std::string& folder) {
   const fs::path path(folder);
   std::error_code error;

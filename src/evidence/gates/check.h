@@ -1,4 +1,4 @@
-// The check with replaceable library and oracle, so that tests can substitute faulty ones.
+// The check, with a replaceable library and oracle, so that tests can substitute faulty ones.
 #pragma once
 
 #include <string>
@@ -21,9 +21,8 @@ struct CheckOracle {
 
 Result<CheckReport> check_cases(const CheckOptions& options, const std::vector<Case>& cases,
                                 const Runner& runner, const CheckOracle& oracle = {});
-// The same, and each result must be within 2e-3, plus a step of its type, of the result of
-// `emulator`, which rounds where the kernel does. Outputs above 1 are compared relative to the
-// largest.
+// The same, and each result must agree with that of `emulator`, which rounds where the kernel does:
+// within 2e-3 plus a step of its type. Outputs above 1 are compared relative to the largest.
 inline constexpr double kEmulatedDifference = 2e-3;
 Result<CheckReport> check_against_emulator(const CheckOptions& options,
                                            const std::vector<Case>& cases, const Runner& runner,

@@ -1,4 +1,4 @@
-// The order of the gates, and the library's own subject for them.
+// Runs the gates in their order, on the library itself.
 #include "evidence/gates/gate.h"
 
 #include <fmt/format.h>

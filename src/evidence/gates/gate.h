@@ -1,4 +1,5 @@
-// The gates with replaceable library, kernels and clock, so that tests can substitute faulty ones.
+// The gates, with a replaceable library, kernels and clock, so that tests can substitute faulty
+// ones.
 #pragma once
 
 #include <functional>
@@ -38,8 +39,8 @@ Result<GateResult> counters_gate(const GateOptions& options,
                                  const std::vector<Threshold>& thresholds,
                                  const GateSubject& subject);
 
-// The cases of the correctness gate: suite `twelve`, random problems of every seed, all key tails,
-// and problems of all sizes, drawn with options.draw_seed.
+// The cases of the correctness gate: suite `twelve`, random problems of every seed, lengths that
+// end at every position of a block, and problems of all sizes, drawn with options.draw_seed.
 std::vector<Case> gate_cases(const GateOptions& options);
 
 // Compares a value with the threshold of that name, if there is one for this kernel and this amount

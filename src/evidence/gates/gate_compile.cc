@@ -93,7 +93,7 @@ GateResult compile_gate(const std::vector<Threshold>& thresholds, const GateSubj
     hold_kernel(result, thresholds, info);
   }
   if (by_arch.empty()) {
-    result.reason = "there is no compiled kernel to look at.";
+    result.reason = "there is no compiled kernel to examine.";
     return result;
   }
   result.findings = extremes(result.findings);

@@ -1,4 +1,4 @@
-// The counters gate: a profiler's counts, from a file or from a run now.
+// The counters gate: compares a profiler's counts, from a file or a new run, with the thresholds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -64,10 +64,10 @@ Result<GateResult> counters_gate(const GateOptions& options,
   const auto enforced = std::count_if(result.findings.begin(), result.findings.end(),
                                       [](const GateFinding& f) { return f.enforced; });
   if (enforced == 0) {
-    result.reason = "no threshold is for what was counted.";
+    result.reason = "no threshold applies to the values that were counted.";
     return result;
   }
-  result.reason = fmt::format("{} values held against their thresholds", enforced);
+  result.reason = fmt::format("{} values compared with their thresholds", enforced);
   result.state = result.failures.empty() ? GateState::passed : GateState::failed;
   return result;
 }

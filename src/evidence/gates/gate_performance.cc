@@ -1,8 +1,8 @@
 // The performance gate: compares this run with a recorded one, shape by shape.
 //
-// Every shape is timed twice, all shapes once before any the second time. The distance between the
-// two series of the same kernel (A/A) is the smallest difference to the record that can be
-// resolved.
+// Every shape is timed twice: all shapes once, then all of them again. The difference between the
+// two series of the same kernel (A/A) is the resolution: smaller differences to the record mean
+// nothing.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -131,15 +131,16 @@ std::string obstacle(const GateOptions& options, const Baseline& baseline,
                      const std::string& machine) {
   if (options.device.kind == Device::Kind::emulator)
     return "the emulator's time is not a kernel's.";
-  if (baseline.machine.empty()) return "the baseline does not say of which machine it is.";
+  if (baseline.machine.empty())
+    return "the baseline does not name the machine that it was measured on.";
   if (baseline.machine != machine)
     return fmt::format("the baseline is of {}, and this is {}.", printable(baseline.machine),
                        machine);
   return "";
 }
 
-// A baseline is given to be compared with: if that is impossible, the gate fails unless the caller
-// allowed it.
+// A baseline is meant to be compared with. If that is impossible, the gate fails unless the caller
+// has allowed it.
 GateResult not_compared(GateResult result, const GateOptions& options, std::string why) {
   if (!options.baseline_optional) {
     result.state = GateState::failed;
@@ -198,7 +199,7 @@ Result<GateResult> performance_gate(const GateOptions& options,
     check_threshold(result, thresholds, "worst_slowdown", timing.shape.name, "", 0, timing.ratio);
   }
   check_threshold(result, thresholds, "slower_shapes", name(options.device), "", 0, slower);
-  // Where a baseline has no more shapes than may be slower, none may be.
+  // If a baseline has no more shapes than may be slower, none of its shapes may be slower.
   const bool few = shapes <= limits->slower_shapes;
   if (slower > 0 && (few || !result.failures.empty()))
     for (const GateTiming& timing : result.timings)
@@ -206,7 +207,7 @@ Result<GateResult> performance_gate(const GateOptions& options,
   if (result.failures.empty() && measured <= (few ? 0 : limits->slower_shapes))
     return not_compared(
         std::move(result), options,
-        fmt::format("{} of {} shapes could be told apart from the noise.", measured, shapes));
+        fmt::format("{} of {} shapes could be measured in this noise.", measured, shapes));
   result.reason = fmt::format("{} shapes against the baseline; A/A tells {:.1f}% apart", measured,
                               100 * resolution);
   result.state = result.failures.empty() ? GateState::passed : GateState::failed;

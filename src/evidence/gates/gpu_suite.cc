@@ -14,7 +14,7 @@
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/kernel_store.h"
 #include "octavo/emulator.hpp"
-#include "runtime/gpu_plan.h"
+#include "runtime/plan/gpu_plan.h"
 
 namespace octavo::evidence {
 namespace {
@@ -29,7 +29,7 @@ std::vector<KernelSource> forced_kernel(Device device, const Case& c) {
   return {kernel_source(*config)};
 }
 
-// Every way to divide keys among warpgroups and CTAs, otherwise minimal.
+// Minimal configurations, one for every way to divide keys among warpgroups and CTAs.
 std::vector<Sm90ForwardConfig> key_divisions(int head_dim) {
   std::vector<Sm90ForwardConfig> configs;
   for (const int warpgroups : {1, 2, 4})

@@ -1,5 +1,5 @@
-// `check` on a GPU: cases that the device serves, kernels compiled in parallel before the first
-// runs, and an oracle on the GPU.
+// What `check` does only on a GPU: it chooses cases that the device serves, compiles their kernels
+// in parallel before the first case, and runs the oracle on the GPU.
 #pragma once
 
 #include <string>
@@ -10,15 +10,16 @@
 
 namespace octavo::evidence {
 
-// The suite `all` of a GPU: 2,400 cases that it serves.
+// The suite `all` on a GPU: 2,400 cases that it serves.
 std::vector<Case> gpu_cases(Device device, std::uint64_t seed);
 
-// The suite `all` of an emulated GPU: small random cases that it serves.
+// The suite `all` on an emulated GPU: small random cases that it serves.
 inline constexpr std::int64_t kEmulatorCases = 1000;
 std::vector<Case> emulator_cases(Device device, std::uint64_t seed,
                                  std::int64_t count = kEmulatorCases);
 
-// Those of `cases` that a GPU serves, with at most `most_kernels` kernels.
+// Filters `cases`: keeps those that a GPU serves, as long as they need at most `most_kernels`
+// kernels.
 std::vector<Case> gpu_only_served(Device device, const std::vector<Case>& cases,
                                   std::size_t most_kernels);
 

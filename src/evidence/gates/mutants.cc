@@ -1,4 +1,4 @@
-// Runs kernels with one call disabled, and counts kernels, both on the cases made for them.
+// Runs the mutants and the measures of emulated kernels, on the cases that are made for them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ Result<Mutant> run_mutant(const std::vector<EmulatedCase>& cases, const Original
   mutant.call = describe(use.place);
   emulator::Settings settings;
   settings.mutant = use.place;
-  // The default schedule; if that detects nothing, a few others.
+  // The number of other schedules that are tried if the default schedule detects nothing.
   constexpr std::uint64_t kSchedules = 4;
   for (std::uint64_t schedule = 0; schedule <= kSchedules && mutant.caught_by.empty(); ++schedule) {
     if (schedule > 0) settings.seed = schedule;
@@ -100,7 +100,7 @@ Result<MutantReport> mutants_of(const EmulatedSubject& subject) {
 Result<MeasureReport> measure_of(const EmulatedSubject& subject) {
   const Result<std::vector<EmulatedCase>> cases = subject.make_cases();
   if (!cases.ok()) return cases.status();
-  // Only the first case: no mask, whole steps and a ragged one.
+  // Only the first case is measured. It has no mask, whole steps, and a last step that is not full.
   const EmulatedCase& c = cases->front();
   MeasureReport report;
   report.kernel = subject.kernel;

@@ -13,9 +13,10 @@ namespace {
 
 constexpr double kHalfUlpF32 = 0x1p-24;
 
-// Factors on the rule for what it leaves out (peaked rows, errors that the elements of a row share,
-// D below a few dozen). Measured over `all`, seed 42, without outliers: the largest error is at
-// most 1.92 of the rule with amax(v) for rms(v), the rmse 0.80, an LSE 2.84.
+// Factors that multiply the rule to allow for what it neglects (peaked rows, errors that the
+// elements of a row share, D below a few dozen). Measured over `all`, seed 42, without outliers:
+// the largest error is at most 1.92 of the rule with amax(v) for rms(v), the rmse 0.80, an LSE
+// 2.84.
 constexpr double kMaxSlack = 2.5;
 constexpr double kRmsSlack = 1.2;
 constexpr double kLseSlack = 4;
@@ -143,34 +144,36 @@ double fp8_sum_noise(DType qk, double head_dim) {
   return 4 * 0x1p-13 * std::sqrt(33.0 / 3 * head_dim / 32);
 }
 
-// Half ulps that a sum of `keys` terms may lose to its own length. Adding n equal terms, step k
-// rounds to the last bit of a sum that is k/n of the whole: n/3 half ulps of the whole at most,
-// where all of them err to one side. The CPU adds up blocks of 64 keys, then 32 of those, and only
-// then in FP64. A GPU's sums go on over all keys: a lane adds a quarter of a row's weights, and
-// tensor cores cut off, by up to two half ulps, once in 16 keys.
+// The rounding errors of a sum of `keys` terms, in half ulps of the sum. When n equal terms are
+// added, step k rounds to the last bit of a sum that is k/n of the whole; if all steps err to the
+// same side, that adds up to n/3 half ulps. The CPU adds up blocks of 64 keys, then 32 of those,
+// and continues in FP64. On a GPU the sums run over all keys: a lane adds a quarter of a row's
+// weights, and tensor cores truncate once in 16 keys, by up to two half ulps.
 double length_error(double keys, bool on_gpu) {
   constexpr double kBlock = 64, kBlocks = 32;
   if (on_gpu) return keys / 12;
   return (std::min(keys, kBlock) + std::min(std::ceil(keys / kBlock), kBlocks)) / 3;
 }
 
-// Half ulps that the modifiers of scores cost. A bias or a term of ALiBi is converted to base 2
-// with two roundings, and the sum is rounded. tanh has a relative error on the CPU and an absolute
-// one on a GPU, of which that of the Hopper kernel's polynomial is the greatest: 2.2e-6 of 0.54.
+// The rounding errors of the modifiers of scores, in half ulps. A bias or a term of ALiBi is
+// converted to base 2 with two roundings, and the sum is rounded. tanh has a relative error on the
+// CPU and an absolute one on a GPU, of which that of the Hopper kernel's polynomial is the
+// greatest: 2.2e-6 of 0.54.
 double modifier_error(const Magnitudes& m, bool on_gpu) {
   const double capped = on_gpu ? 20 * m.softcap : 8 * std::min(m.softcap, m.score_amax);
   return 4 * m.addition_amax + capped;
 }
 
 Bounds bounds(const ModeBound& mode, DType out, bool p_is_rounded, const Magnitudes& m) {
-  // fp32 arithmetic, in half ulps. A weight has the error of its score; V only sees the part that
-  // the keys do not share (measured: 0.5 (8 + score_amax), with outliers 1.2). The LSE sees the
-  // whole error of a dot product of D terms, sqrt(D) roundings of the largest score (measured: 1.9
-  // (8 + score_amax) on normal inputs, 1.0 sqrt(D) score_amax with outliers).
+  // The errors of fp32 arithmetic, in half ulps. A weight has the error of its score; only the part
+  // that the keys do not share reaches the output (measured: 0.5 (8 + score_amax), with outliers
+  // 1.2). The LSE sees the whole error of a dot product of D terms, sqrt(D) roundings of the
+  // largest score (measured: 1.9 (8 + score_amax) on normal inputs, 1.0 sqrt(D) score_amax with
+  // outliers).
   const double modifiers = modifier_error(m, p_is_rounded);
   const double fp32 = kHalfUlpF32 * (16 + 2 * m.score_amax + modifiers);
   const double fp32_lse = kHalfUlpF32 * (16 + 2.5 * std::sqrt(m.head_dim) * m.tau_peak + modifiers);
-  // Of O and of the row sum that divides it; both as large as the output, not as V.
+  // The errors of O and of the row sum that divides it. Both are relative to the output, not to V.
   const double length = kHalfUlpF32 * length_error(m.keys, p_is_rounded);
   const double rounding = (half_ulp(out) + 2 * length) * m.out_amax;
   const double qk = format_noise(mode.qk, m.qk_crest);

@@ -33,8 +33,8 @@ struct ModeBound {
 };
 const std::vector<ModeBound>& mode_bounds();
 const ModeBound& mode_bound(DType input, Precision precision);
-// The same with V of type `v`: the mixed modes use a bf16 V unchanged, and so is a 16-bit V with
-// 8-bit Q and K. P has V's type.
+// The same with V of type `v`. The mixed modes use a bf16 V unchanged; so does a call with a 16-bit
+// V and 8-bit Q and K. P has V's type.
 ModeBound mode_bound(DType input, Precision precision, DType v);
 // For a 16-bit Q with quantized K and V, which are dequantized to Q's type.
 ModeBound mode_bound_over(DType input, DType kv);

@@ -19,7 +19,8 @@ Result<Buffer> upload(Device device, const std::vector<T>& values) {
   return buffer;
 }
 
-// Initialised with the results of rows without keys, which the oracle does not write.
+// The results of the oracle, initialised with those of rows without keys, which the oracle does not
+// write.
 struct Results {
   Buffer out, lse, scores;
   std::size_t values = 0, rows = 0;
@@ -92,7 +93,8 @@ Result<Oracle> gpu_oracle(Device device) {
                             const std::vector<std::int64_t>* rows, double* out, double* lse) {
     return run_on_gpu(*gpu, device, a, mask, rounding, rows, out, lse);
   };
-  // Whether it compiles and runs is tested here, and not by the first of two thousand cases.
+  // Tests here whether the oracle compiles and runs, so that it does not fail in the first of two
+  // thousand cases.
   Case one;
   const Result<Inputs> inputs = make_inputs(one);
   if (!inputs.ok()) return inputs.status();
@@ -106,7 +108,7 @@ double oracle_difference(const Truth& a, const Truth& b) {
     if (x.size() != y.size()) return HUGE_VAL;
     double difference = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
-      if (x[i] == y[i]) continue;  // also two infinities
+      if (x[i] == y[i]) continue;  // including two infinities
       const double d = std::abs(x[i] - y[i]);
       difference = std::isfinite(d) ? std::max(difference, d) : HUGE_VAL;
     }

@@ -5,11 +5,12 @@
 
 namespace octavo::evidence {
 
-// device/oracle/oracle.cuh on arguments in host memory; an error if it cannot run there.
+// Runs device/oracle/oracle.cuh on arguments in host memory. It is an error if the oracle cannot
+// run on the device.
 Result<Oracle> gpu_oracle(Device device);
 
-// The distance of two truths of one case, relative to the difference that two orders of summation
-// in fp64 may have: up to 1 they agree.
+// The difference between the results of two oracles, relative to what different orders of summation
+// in fp64 may cause. Up to 1 they agree.
 double oracle_difference(const Truth& a, const Truth& b);
 
 }  // namespace octavo::evidence

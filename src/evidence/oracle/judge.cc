@@ -1,4 +1,5 @@
-// The checks of the judge. Each rejects a plausible fault; tests/evidence plants the faults.
+// The checks that judge a result. Each rejects a plausible fault; tests/evidence plants these
+// faults.
 #include "evidence/oracle/judge.h"
 
 #include <fmt/format.h>
@@ -71,7 +72,9 @@ class Judge {
     if (c_.kv) return mode_bound_over(c_.input, *c_.kv);
     return mode_bound(c_.input, c_.options.precision, c_.v_type());
   }
-  bool rounds() const { return c_.kv || is_8bit(c_.input) || c_.options.precision != Precision::native; }
+  bool rounds() const {
+    return c_.kv || is_8bit(c_.input) || c_.options.precision != Precision::native;
+  }
 
   template <class... Args>
   void fail(fmt::format_string<Args...> text, Args&&... args) {
@@ -115,7 +118,7 @@ class Judge {
     if (stray > 0) fail("out_amax: {} bytes outside it were overwritten", stray);
     if (!c_.amax || c_.sampled_rows > 0) return;
     std::vector<double> truth(is_8bit(c_.out) ? in_.out_scales.size() : 1);
-    const auto columns = static_cast<std::size_t>(c_.head_dim);
+    const auto columns = static_cast<std::size_t>(c_.v_columns());
     for (std::size_t r = 0; r < truth_.rows.size(); ++r) {
       if (truth_.rows[r].keys == 0) continue;
       double& most = truth[is_8bit(c_.out) ? head_number(truth_.rows[r]) : 0];
@@ -154,7 +157,7 @@ class Judge {
       for (std::int64_t h = 0; h < c_.heads_q; ++h)
         for (std::int64_t s = span.begin; s < span.begin + span.length; ++s) {
           const JudgedRow row{span.batch, h, s, 0};
-          for (std::int64_t d = 0; d < c_.head_dim; ++d)
+          for (std::int64_t d = 0; d < c_.v_columns(); ++d)
             bad += std::isfinite(out_at(row, d)) ? 0 : 1;
           if (c_.lse) bad_lse += std::isnan(lse_at(row)) ? 1 : 0;
         }
@@ -165,7 +168,7 @@ class Judge {
   void compare_rows() {
     std::size_t at = 0;
     for (const JudgedRow& row : truth_.rows)
-      for (std::int64_t d = 0; d < c_.head_dim; ++d, ++at) {
+      for (std::int64_t d = 0; d < c_.v_columns(); ++d, ++at) {
         const double x = out_at(row, d);
         if (row.keys == 0 || !std::isfinite(x)) continue;
         total_.add(x - truth_.original[at]);
@@ -174,7 +177,7 @@ class Judge {
       }
   }
 
-  // The declared error of the mode, at the one shape it is declared for.
+  // Checks the declared error of the mode, at the shape for which it is declared.
   void check_mission() {
     Case mission;
     mission.heads_q = mission.heads_kv = 8;
@@ -192,13 +195,14 @@ class Judge {
     expect_within("total rmse at the mission shape", total_.rms(), mode().mission_rmse);
   }
 
-  // Rows without a key: 0, and the LSE -inf, or the sink unless the row is padding.
+  // Checks rows without keys: the output is 0, and the LSE -inf, or the sink unless the row is
+  // padding.
   void check_dead_rows(const Bounds& b) {
     std::int64_t wrong = 0, wrong_lse = 0;
     for (std::size_t r = 0; r < truth_.rows.size(); ++r) {
       const JudgedRow& row = truth_.rows[r];
       if (row.keys > 0) continue;
-      for (std::int64_t d = 0; d < c_.head_dim; ++d) wrong += out_at(row, d) == 0 ? 0 : 1;
+      for (std::int64_t d = 0; d < c_.v_columns(); ++d) wrong += out_at(row, d) == 0 ? 0 : 1;
       if (!c_.lse) continue;
       const double expected = truth_.quantized_lse[r], found = lse_at(row);
       const bool close = std::isfinite(expected) &&
@@ -216,7 +220,7 @@ class Judge {
   void check_16bit_gate(const Bounds& b) {
     if (!truth_.gate || is_8bit(c_.out)) return;
     Error unfused, rounding;
-    const auto columns = static_cast<std::size_t>(c_.head_dim);
+    const auto columns = static_cast<std::size_t>(c_.v_columns());
     for (std::size_t r = 0; r < truth_.rows.size(); ++r) {
       if (truth_.rows[r].keys == 0) continue;
       for (std::size_t i = r * columns; i < (r + 1) * columns; ++i) {
@@ -245,15 +249,15 @@ class Judge {
     if (rounds()) expect_within("lse total error", total.max, b.total_lse + rounding);
   }
 
-  // Rounding must be visible: an error of zero, or an error far below that of the mode's
-  // quantization alone, means that something was compared with itself or not computed.
+  // Checks that rounding is visible. An error of zero, or far below that of the mode's quantization
+  // alone, means that something was compared with itself or not computed.
   void check_not_too_exact() {
     std::int64_t mixed = 0;  // elements that are averages of several keys, so not exact in any type
-    for (const JudgedRow& row : truth_.rows) mixed += row.keys >= 2 ? c_.head_dim : 0;
+    for (const JudgedRow& row : truth_.rows) mixed += row.keys >= 2 ? c_.v_columns() : 0;
     if (mixed < 64) return;
-    if (kernel_.max == 0) fail("kernel error is exactly 0 where rounding must show");
+    if (kernel_.max == 0) fail("kernel error is exactly 0, although rounding must be visible");
     if (total_.rms() < 0.5 * by_quantization_.rms())
-      fail("total rmse {:.3e} is below half of {:.3e}, which quantization alone makes",
+      fail("total rmse {:.3e} is below half of {:.3e}, the error of the quantization alone",
            total_.rms(), by_quantization_.rms());
   }
 

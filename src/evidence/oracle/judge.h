@@ -1,4 +1,4 @@
-// Judges a result: every check of a case, each with its value and its bound.
+// Judges the result of a case: makes every check, and compares each value with its bound.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// The truth of a case: the inputs as the mode quantizes them, and fp64 attention on both.
+// Computes the truth of a case: fp64 attention on the inputs, and on the inputs as the mode
+// quantizes them.
 #include "evidence/oracle/oracle.h"
 
 #include <algorithm>
@@ -25,7 +26,8 @@ double scale_of(const Case& c) {
   return c.scale ? *c.scale : 1 / std::sqrt(static_cast<double>(c.head_dim));
 }
 
-// Only the mask and the softcap: precision and quantization are applied before the oracle runs.
+// The options for the oracle: only the mask and the softcap, as precision and quantization are
+// applied before the oracle runs.
 Options mask_of(const Options& options) {
   Options mask;
   mask.softcap = options.softcap;
@@ -70,7 +72,7 @@ std::vector<JudgedRow> judged_rows(const Case& c, const Inputs& in) {
 Status evaluate(const Oracle& oracle, const Case& c, const Arguments& a, const Options& mask,
                 std::optional<DType> rounding, const std::vector<JudgedRow>& rows,
                 std::vector<double>& out, std::vector<double>& lse) {
-  const auto columns = static_cast<std::size_t>(c.head_dim);
+  const auto columns = static_cast<std::size_t>(c.v_columns());
   out.assign(rows.size() * columns, 0);
   lse.assign(rows.size(), 0);
   if (rows.empty()) return {};
@@ -79,7 +81,7 @@ Status evaluate(const Oracle& oracle, const Case& c, const Arguments& a, const O
     return oracle(a, mask, rounding, &sampled, out.data(), lse.data());
   }
   const std::array<std::int64_t, 4>& n = a.q.shape;
-  std::vector<double> all(static_cast<std::size_t>(n[0] * n[1] * n[2] * n[3]));
+  std::vector<double> all(static_cast<std::size_t>(n[0] * n[1] * n[2]) * columns);
   std::vector<double> all_lse(static_cast<std::size_t>(n[0] * n[1] * n[2]));
   OCTAVO_RETURN_IF_ERROR(oracle(a, mask, rounding, nullptr, all.data(), all_lse.data()));
   for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -103,7 +105,7 @@ Status round_operand(const Case& c, const OperandFormat& format, const std::vect
   if (!format.rounded) return {};
   if (!is_8bit(*format.rounded)) {
     memory.wide = make_memory(c.layout, *format.rounded, tensor.shape);
-    // Poison converts to poison, which the oracle does not read.
+    // The poison of unused elements stays poison. The oracle does not read it.
     OCTAVO_RETURN_IF_ERROR(convert(tensor, memory.wide.view));
     tensor = memory.wide.view;
     return {};
@@ -145,9 +147,9 @@ void restore_mean(const Case& c, const Inputs& in, const std::vector<float>& mea
   }
 }
 
-// The type whose unfused attention a result is compared with: that of the output, or that of P if
-// the backend rounds P to a coarser one. None for f32, for 8-bit V, and for scores that FP8 tensor
-// cores truncate.
+// The type of the unfused attention with which a result is compared: that of the output, or that of
+// P if the backend rounds P to a coarser type. None for f32, for 8-bit V, and for scores that FP8
+// tensor cores truncate.
 std::optional<DType> gate_type(const Case& c, const OperandFormats& formats, bool p_is_rounded) {
   const DType q = formats.q.rounded.value_or(formats.q.stored);
   const DType v = formats.v.rounded.value_or(formats.v.stored);

@@ -1,4 +1,4 @@
-// The oracle's results for a case, for the judged rows.
+// The results of the fp64 oracle for the judged rows of a case.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ struct TruthOptions {
   Oracle oracle = cpu_oracle;
   bool p_is_rounded = false;  // the judged backend rounds P to the type of V
 };
-// Only rows, original and quantized. `original`: the truth of the same inputs in another mode, if
-// there is one, whose rows and original are reused.
+// Computes rows, original and quantized only. `original`: the truth of the same inputs in another
+// mode, or null; its rows and original are reused.
 Result<Truth> exact_truth(const Case& c, const Inputs& inputs, const Oracle& oracle,
                           const Truth* original = nullptr);
 Result<Truth> make_truth(const Case& c, const Inputs& inputs, const TruthOptions& options = {});

@@ -1,4 +1,5 @@
-// Three loops: over the rows, over the keys for the scores, over the keys for the sum.
+// Attention in three loops: over the rows, over the keys for the scores, and over the keys for the
+// sum.
 #include "evidence/oracle/three_loop.h"
 
 #include <algorithm>

@@ -28,7 +28,7 @@ std::span<const sm80::BackwardTiles> tiles_for(const Sm80BackwardConfig& c, Back
   return sm80::kBackwardTiles;
 }
 
-// `c` with the tiles of a pass.
+// Returns `c` with the tiles of a pass.
 Sm80BackwardConfig with_chosen_tiles(const Sm80BackwardConfig& c, BackwardPass pass,
                                      const GpuInfo& gpu) {
   Sm80BackwardConfig chosen = c;

@@ -14,7 +14,7 @@ namespace {
 std::int64_t padded_rows(const Problem& run_problem) {
   return round_up<std::int64_t>(run_problem.seqlen_q, row_stats::kPaddedRows);
 }
-// Entries of one of the two arrays.
+// The number of entries of each of the two arrays of row statistics.
 std::int64_t stats_entries(const Problem& run_problem) {
   return run_problem.batch * run_problem.heads_q * padded_rows(run_problem);
 }
@@ -133,8 +133,8 @@ BiasGradientParams sm80_backward_params(const Problem& run_problem, const Backwa
 
 Status load_backward_kernel(const Gpu& gpu, const KernelSource& source, int smem_bytes,
                             BackwardKernel& kernel, LoadedBackward& loaded) {
-  // The kernels of the tables do not spill, which a test asserts. With narrow loads some do: they
-  // are slower, but better than an error.
+  // The kernels of the tables do not spill, which a test asserts. Some kernels with narrow loads
+  // do; a slow kernel is better than an error.
   constexpr CubinPolicy kPolicy{.allow_spills = true};
   const Result<cuda::Function> found = load_function(gpu, source, smem_bytes, kPolicy);
   if (!found.ok()) return found.status();

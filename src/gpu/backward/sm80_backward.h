@@ -59,11 +59,12 @@ struct BackwardKernel {
   int smem_bytes = 0;
 };
 
-// When a kernel of the backward pass may start: after the kernels before it, or as soon as the
-// last of them lets it. The kernel then waits for that one itself (griddepcontrol.wait).
+// When a kernel of the backward pass may start: after the previous kernels have ended, or as soon
+// as the previous kernel allows it. In the second case it waits for the previous kernel itself
+// (griddepcontrol.wait).
 enum class Start { after_earlier_kernels, early };
 
-// Enqueues a kernel of the backward pass; nothing if it has no CTAs.
+// Enqueues a kernel of the backward pass. Does nothing if the grid has no CTAs.
 template <class Params>
 Status launch_backward(const Gpu& gpu, const BackwardKernel& kernel, std::int64_t ctas, int threads,
                        const Params& params, Stream stream,
@@ -93,17 +94,18 @@ Status launch_backward(const Gpu& gpu, const BackwardKernel& kernel, std::int64_
 // The largest power of two, up to 16, that divides the address of every row of every tensor.
 int row_alignment(const BackwardArguments& arguments);
 
-// Two floats for each padded query row of each head: O(S).
+// The bytes of the row statistics: two floats for each padded query row of each head.
 std::size_t row_stats_bytes(const Problem& run_problem);
 
 // `workspace` holds row_stats_bytes() bytes at a multiple of 16. These parameters serve every
 // backward kernel that reads row statistics.
 PaddedRowStatsParams row_stats_params(const Problem& run_problem,
                                       const BackwardArguments& arguments, void* workspace);
-// They read what row_stats wrote. A CTA for each query head.
+// The parameters of the kernel that computes the gradients of sinks from the row statistics, with
+// one CTA for each query head.
 SinkGradientParams sink_gradient_params(const Problem& run_problem,
                                         const BackwardArguments& arguments, void* workspace);
-// The number of its CTAs; 0 if there are no queries.
+// The number of CTAs of row_stats; 0 if there are no queries.
 std::int64_t row_stats_ctas(const Problem& run_problem);
 
 // Sets the parameters that the backward kernels of both families share.
@@ -148,13 +150,14 @@ inline ModifierConfig backward_modifiers_of(const Problem& problem) {
   return m;
 }
 
-// The modifiers for a kernel that can apply a softcap or not: without one in the problem, a limit
-// that changes no score.
+// The modifier parameters. If the problem has no softcap, they hold one that changes no score, for
+// kernels that always apply one.
 ModifierParams backward_modifier_params(const Problem& run_problem,
                                         const BackwardArguments& arguments, float scale_log2,
                                         bool can_cap);
 
-// A kernel without modifiers reads only the BackwardParams of these, and so on.
+// The parameters of a backward kernel. Each kernel reads only the base struct that its
+// configuration needs: BackwardParams without modifiers.
 BiasGradientParams sm80_backward_params(const Problem& run_problem,
                                         const BackwardArguments& arguments,
                                         const Sm80BackwardConfig& config, void* workspace);
@@ -168,7 +171,7 @@ Status launch_sink_gradients(const Gpu& gpu, const BackwardKernel& kernel,
                              const Problem& run_problem, const BackwardArguments& arguments,
                              void* workspace, Stream stream);
 
-// Kernels that are loaded on a GPU: those that both families have.
+// Loaded kernels that both families use.
 struct LoadedBackward {
   BackwardKernel row_stats;
   BackwardKernel dsinks;  // null without sinks
@@ -177,7 +180,7 @@ struct LoadedBackward {
 // Loads one kernel of a backward pass, which may spill.
 Status load_backward_kernel(const Gpu& gpu, const KernelSource& source, int smem_bytes,
                             BackwardKernel& kernel, LoadedBackward& loaded);
-// Loads the kernels that both families have. `problem` says whether sinks have a gradient.
+// Loads the kernels that both families use. `problem` says whether gradients of sinks are computed.
 Status load_row_kernels(const Gpu& gpu, const Problem& problem, const RowStatsConfig& config,
                         bool ptx, LoadedBackward& loaded);
 Status launch_row_stats(const Gpu& gpu, const LoadedBackward& kernels, const Problem& run_problem,

@@ -1,5 +1,6 @@
-// One error message for each rule. The rules about shapes repeat the static_asserts of device/sm80
-// before a compiler is started.
+// Checks configurations of the sm80 backward kernels, with one error message for each rule. The
+// rules about shapes repeat the static_asserts of device/sm80, so that no compiler has to be
+// started.
 #include <fmt/format.h>
 
 #include "config/row_stats.h"
@@ -28,7 +29,7 @@ Status check_backward_shape(const Sm80BackwardConfig& c) {
   if (c.head_dim < columns || c.head_dim > kMostColumns || c.head_dim % columns != 0)
     return wrong_field("head_dim", c.head_dim,
                        fmt::format("multiples of 16 warps_d = {} up to {}", columns, kMostColumns));
-  // A thread copies 16 bytes of a row at most.
+  // A thread copies at most 16 bytes of a row.
   if (c.head_dim / 8 > sm80::threads(c))
     return wrong_field("head_dim", c.head_dim,
                        fmt::format("up to 8 columns for each of {} threads", sm80::threads(c)));
@@ -41,7 +42,7 @@ Status check_backward_shape(const Sm80BackwardConfig& c) {
   if (c.block_n < 1 || c.block_n > kMostKeys || c.block_n % of_keys != 0)
     return wrong_field("block_n", c.block_n,
                        fmt::format("multiples of {} up to {}", of_keys, kMostKeys));
-  // One chunk of row statistics for a thread.
+  // A thread copies at most one chunk of row statistics.
   if (sm80::owns_keys(c) && c.block_m / 2 > sm80::threads(c))
     return wrong_field("block_m", c.block_m,
                        fmt::format("up to two queries for each of {} threads", sm80::threads(c)));

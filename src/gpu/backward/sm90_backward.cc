@@ -89,7 +89,7 @@ ModifiedSm90BackwardParams sm90_backward_params(const Problem& run_problem,
   p.heads_per_group = run_problem.options.batch_invariant
                           ? all_heads
                           : std::clamp(gpu.sms / std::max(p.n_tiles, 1), 1, all_heads);
-  // CTAs of other kernels may hold some of the SMs for a while.
+  // Half, as CTAs of other kernels may occupy some of the SMs for a while.
   p.max_cyclic_tiles = gpu.sms / 2;
   if (any(c.modifiers))
     p.modifiers = backward_modifier_params(run_problem, a, p.scale_log2, c.modifiers.softcap);

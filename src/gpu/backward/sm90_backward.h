@@ -19,10 +19,10 @@
 
 namespace octavo {
 
-// Whether the Hopper kernels support a problem that the sm80 family supports, if TMA can address
-// its tensors. A bias or a mask tensor takes the sm80 family.
+// Whether the Hopper kernels support a problem that the sm80 family supports, provided that TMA can
+// address its tensors. They do not support bias and mask tensors.
 bool sm90_backward_serves(const Problem& problem, const GpuInfo& gpu);
-// Whether TMA can address every tensor. False if one is empty.
+// Whether TMA can address every tensor. False if any tensor is empty.
 bool sm90_backward_reaches(const BackwardArguments& arguments);
 
 struct ChosenSm90Backward {

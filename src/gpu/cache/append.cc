@@ -98,8 +98,7 @@ Status LoadedAppends::launch(const AppendCall& call, Stream stream) {
     return unsupported("k.shape", fmt::format("of {} rows", rows),
                        "at most 2^30 new rows of all heads on a GPU");
   AppendConfig config = choose_append(call, gpu_.info);
-  if (gpu_.is_emulated())
-    config = gpu_.kernels->nearest(config, call.k.shape[3]).value_or(config);
+  if (gpu_.is_emulated()) config = gpu_.kernels->nearest(config, call.k.shape[3]).value_or(config);
   const Result<cuda::Function> kernel = function(config);
   if (!kernel.ok()) return kernel.status();
   return launch_append(gpu_, config, *kernel, call, stream);

@@ -1,4 +1,4 @@
-// The kernel that appends to a KV cache, on the host: its configuration, loading and launch.
+// Host code of the kernel that appends to a KV cache: its configuration, loading and launch.
 #pragma once
 
 #include <utility>

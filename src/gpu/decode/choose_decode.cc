@@ -23,12 +23,14 @@ int tile_columns(const Problem& p) {
   return 0;
 }
 
-// An SM has a kilobyte more than one CTA can have, and needs one for each CTA.
+// The shared memory of each of `ctas` CTAs on an SM. The SM has one kilobyte more than a CTA can
+// use, and reserves one kilobyte for each CTA.
 int smem_per_cta(const GpuInfo& gpu, int ctas) {
   return std::min((gpu.smem_per_block_optin + 1024) / ctas - 1024, gpu.smem_per_block_optin);
 }
 
-// The smallest blocks of keys, which hold the O of the rows at the end of a work tile; two stages.
+// Sets two stages, and the smallest blocks of keys whose stage can hold O of the rows at the end of
+// a work tile.
 void set_tiles(DecodeConfig& c, int rows, int warps) {
   c.block_m = rows;
   c.block_n = std::max(c.head_dim <= 64 ? 32 : 16, 2 * rows * c.head_dim / decode::row_bytes(c));
@@ -55,23 +57,27 @@ bool decode_supports(const Problem& p, const GpuInfo& gpu) {
     return false;
   if (p.varlen || p.bias || p.mask || p.block_mask != 0 || p.heads_kv == 0) return false;
   if (!p.paged && (p.seqlen_kv == 0 || p.seqlen_q == 0)) return false;
-  if (p.options.precision != Precision::native || p.options.batch_invariant) return false;
+  if (p.options.precision != Precision::native) return false;
+  // The choice between kernels for dense tensors depends on batch and heads.
+  if (p.options.batch_invariant && !p.paged && !p.draft_tree) return false;
   const std::int64_t chunk = int4 ? 32 : 16 / static_cast<std::int64_t>(size_bytes(p.k));
   if (p.head_dim % chunk != 0 || p.head_dim > 256 || p.head_dim_v != p.head_dim) return false;
   // Rows, and tiles of at least 16 keys, are counted in 32 bits.
   constexpr std::int64_t kMost = INT32_MAX / 2;
   const std::int64_t tiles = div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1), 16);
+  const std::int64_t counted =
+      p.options.batch_invariant ? std::max<std::int64_t>(tiles, 16 * decode::kMostParts) : tiles;
   return p.seqlen_q <= kMost && p.seqlen_kv <= kMost && query_rows(p) <= kMost &&
-         p.batch * p.heads_kv * div_up<std::int64_t>(query_rows(p), 16) <= INT32_MAX / tiles;
+         p.batch * p.heads_kv * div_up<std::int64_t>(query_rows(p), 16) <= INT32_MAX / counted;
 }
 
 bool decode_is_best(const Problem& p, const GpuInfo& gpu) {
   if (p.seqlen_q > 16 || query_rows(p) > 64 || p.seqlen_kv < 256) return false;
-  // Other kernels widen an 8-bit cache in a pass of its own, and those of older chips read K and V
-  // once for every query head.
+  // The forward kernels convert an 8-bit cache in a separate pass, and those of older chips read K
+  // and V once for every query head.
   if (gpu.arch != 90 || is_8bit(p.k)) return true;
-  // The Hopper forward kernel divides a head's keys among the CTAs of a cluster: enough if there
-  // are many heads, or few keys.
+  // The Hopper forward kernel divides a head's keys among the CTAs of a cluster. With many heads or
+  // few keys that fills the chip.
   if (p.head_dim > 128) return p.seqlen_kv >= 1024;
   return p.seqlen_kv >= 2048 && p.batch * p.heads_kv <= gpu.sms / 8;
 }
@@ -133,12 +139,14 @@ ChosenDecode choose_decode(const Problem& p, const GpuInfo& gpu) {
   c.head_dim = tile_columns(p);
   c.group = static_cast<int>(p.kv_group);
   c.draft_tree = p.draft_tree;
-  // One CTA of eight warps per SM leaves fewer partial results than two of four. Two hide the
-  // conversion of an 8-bit cache better, if there are enough work tiles to make up for it.
+  c.batch_invariant = p.options.batch_invariant;
+  // One CTA of eight warps per SM leaves fewer partial results than two of four warps. Two CTAs
+  // hide the conversion of an 8-bit cache better, which pays if there are enough work tiles.
   const bool int4 = p.k == DType::int4;
-  const bool two_ctas = (is_8bit(p.k) || int4) && p.batch * p.heads_kv >= gpu.sms;
-  // 32 rows read K and V half as often as 16, and fit into the registers up to 128 columns.
-  // With int4 they would need 128 keys, and the scores of so many do not.
+  const bool two_ctas =
+      (is_8bit(p.k) || int4) && !c.batch_invariant && p.batch * p.heads_kv >= gpu.sms;
+  // With 32 rows K and V are read half as often as with 16, and up to 128 columns 32 rows fit into
+  // the registers. With int4 they would need blocks of 128 keys, whose scores do not fit.
   const int most_rows = query_rows(p) > 16 && c.head_dim <= 128 && !int4 ? 32 : 16;
   for (const int rows : {most_rows, 16})
     for (const int warps : {8, 4, 2, 1}) {
@@ -148,8 +156,9 @@ ChosenDecode choose_decode(const Problem& p, const GpuInfo& gpu) {
       if (!feasible(c, gpu).ok()) continue;
       if (two_ctas && stages_that_fit(c, gpu) >= 4) c.min_ctas = 2;
       c.stages = std::min(stages_that_fit(c, gpu), 3);
-      return {c, fmt::format("few queries over many keys, which {} CTAs divide evenly",
-                             c.min_ctas * sms_of_grid(gpu.sms, p.options))};
+      return {c, fmt::format("few queries over many keys, which {} CTAs divide {}",
+                             c.min_ctas * sms_of_grid(gpu.sms, p.options),
+                             c.batch_invariant ? "by the length of each sequence" : "evenly")};
     }
   return {c, "no tiles fit into the shared memory"};
 }

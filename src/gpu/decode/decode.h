@@ -1,4 +1,4 @@
-// The decode kernel on the host: which problems it serves, the choice of its configuration, its
+// Host code of the decode kernel: which problems it supports, the choice of its configuration, its
 // parameters, loading and launch.
 #pragma once
 
@@ -18,7 +18,8 @@ namespace octavo {
 // and V of its dtype, or of an 8-bit one (FP8 from sm_89 on), which it converts itself.
 bool decode_supports(const Problem& problem, const GpuInfo& gpu);
 
-// Whether it is the fastest kernel for it on this chip: few query rows over many keys.
+// Whether the decode kernel is the fastest kernel for the problem on this chip. It is for few query
+// rows over many keys.
 bool decode_is_best(const Problem& problem, const GpuInfo& gpu);
 
 // Whether every row of the tensors is 16-byte aligned, and rows of K and V are less than 4 GB
@@ -34,7 +35,7 @@ struct ChosenDecode {
 };
 ChosenDecode choose_decode(const Problem& problem, const GpuInfo& gpu);
 
-// The kernel and the one that combines its partial results, loaded on a GPU.
+// The loaded decode kernel, and the kernel that combines its partial results.
 struct LoadedDecode {
   DecodeConfig config;
   cuda::Function function = nullptr;

@@ -15,13 +15,31 @@ std::int64_t row_tiles(const Problem& p, const DecodeConfig& c) {
   return div_up<std::int64_t>(p.seqlen_q * (p.heads_q / p.heads_kv), c.block_m);
 }
 
-// The CTAs among which the tiles are divided: no more than there are tiles at the longest lengths.
+std::int64_t work_tiles(const Problem& p, const DecodeConfig& c) {
+  return p.batch * p.heads_kv * row_tiles(p, c);
+}
+
+// KV tiles of a work tile at the longest lengths.
+std::int64_t kv_tiles(const Problem& p, const DecodeConfig& c) {
+  return div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1), decode::tile_keys(c));
+}
+
+// The number of CTAs among which the KV tiles are divided. It is at most the number of KV tiles at
+// the longest lengths.
 std::int64_t ctas_of(const LoadedDecode& kernel, const Problem& p) {
-  const std::int64_t work_tiles = p.batch * p.heads_kv * row_tiles(p, kernel.config);
-  const std::int64_t tiles = div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1),
-                                                  decode::tile_keys(kernel.config));
   const std::int64_t resident = kernel.ctas_per_sm * sms_of_grid(kernel.sms, p.options);
-  return std::min(resident, work_tiles * tiles);
+  return std::min(resident, work_tiles(p, kernel.config) * kv_tiles(p, kernel.config));
+}
+
+int most_parts(const Problem& p, const DecodeConfig& c) {
+  return decode::most_parts(static_cast<int>(kv_tiles(p, c)));
+}
+
+// CTAs of the combine kernel: for each row of each work tile, or for the boundaries between CTAs.
+std::int64_t combine_ctas(const decode::Params& p, const Problem& run_problem,
+                          const DecodeConfig& c) {
+  if (c.batch_invariant) return p.most_parts == 1 ? 0 : work_tiles(run_problem, c) * p.combine_rows;
+  return (p.ctas - 1) * (p.warps_per_row > 1 ? p.combine_rows : 1);
 }
 
 bool by_key(const ConstTensor& tensor, const Scales& scales) {
@@ -56,8 +74,10 @@ Result<LoadedDecode> load_decode(const Gpu& gpu, const DecodeConfig& config) {
 }
 
 std::size_t decode_workspace_bytes(const LoadedDecode& kernel, const Problem& p) {
-  return static_cast<std::size_t>(2 * ctas_of(kernel, p) * decode::partial_floats(kernel.config)) *
-         sizeof(float);
+  const DecodeConfig& c = kernel.config;
+  const std::int64_t partials =
+      c.batch_invariant ? work_tiles(p, c) * most_parts(p, c) : 2 * ctas_of(kernel, p);
+  return static_cast<std::size_t>(partials * decode::partial_floats(c)) * sizeof(float);
 }
 
 decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_problem,
@@ -91,9 +111,9 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
   p.partials = static_cast<float*>(workspace);
   p.ctas = static_cast<i32>(ctas_of(kernel, run_problem));
   p.combine_rows = std::min(static_cast<i32>(c.block_m), p.seqlen_q * p.heads_per_kv);
-  // If a work tile is cut into many parts, one warp would read them for too long.
-  const i32 work_tiles = p.batch * p.heads_kv * p.row_tiles;
-  p.warps_per_row = p.ctas / work_tiles >= 4 ? decode::kCombineWarps : 1;
+  // If a work tile is cut into many parts, one warp alone would take too long to add them up.
+  p.warps_per_row = p.ctas / work_tiles(run_problem, c) >= 4 ? decode::kCombineWarps : 1;
+  p.most_parts = most_parts(run_problem, c);
   return p;
 }
 
@@ -113,12 +133,11 @@ Status launch_decode(const Gpu& gpu, const LoadedDecode& kernel, const Problem& 
   OCTAVO_GPU_TRY(*gpu.driver,
                  gpu.driver->launch_kernel(&launch, kernel.function, arguments_of_kernel, nullptr),
                  "cuLaunchKernelEx");
-  if (params.ctas == 1) return {};
-  const int rows = params.warps_per_row > 1 ? params.combine_rows : 1;
-  launch.grid[0] = static_cast<unsigned>((params.ctas - 1) * rows);
+  launch.grid[0] = static_cast<unsigned>(combine_ctas(params, run_problem, c));
+  if (launch.grid[0] == 0) return {};
   launch.block[0] = 32 * decode::kCombineWarps;
   launch.smem_bytes = static_cast<unsigned>(decode::combine_smem_bytes(c));
-  // The grids of sm_90 code overlap: the second is resident before the first ends.
+  // On sm_90 the two grids overlap: the second is resident before the first ends.
   cuda::LaunchAttribute overlap;
   overlap.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
   overlap.value.programmatic_stream_serialization = 1;

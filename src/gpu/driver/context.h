@@ -1,5 +1,5 @@
-// The primary context of a GPU: retained once, made current for the calls that need it; and streams
-// in it.
+// The primary context of a GPU, which is retained once and made current for the calls that need it,
+// and streams in it.
 #pragma once
 
 #include <memory>
@@ -24,10 +24,11 @@ struct Gpu {
   bool is_emulated() const { return kernels != nullptr; }
 };
 
-// An error if the parent of this process opened the GPU before fork(). The emulator survives it.
+// Fails if the parent of this process opened the GPU before fork(). Emulated GPUs are always
+// usable.
 Status usable(const Gpu& gpu);
 
-// The GPU of that index, opened on first use.
+// The GPU with this index, opened on first use.
 Result<const Gpu*> open_gpu(int index);
 
 // Makes a GPU's context current and restores the thread's previous one.

@@ -99,19 +99,20 @@ struct Driver {
   Error (*tensor_map_replace_address)(cuda::TensorMap*, void* address) = from_->optional("cuTensorMapReplaceAddress");
   // clang-format on
 
-  // "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY, out of memory." `call` names the function.
+  // The error of a failed call, such as "cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY, out of
+  // memory." `call` names the function.
   Status status(cuda::Error error, std::string_view call) const;
 };
 
-// Opens and initialises the driver once and caches the result. In a forked child of a process that
-// did so it fails with lost_by_fork().
+// Opens and initialises the driver once and caches the result. Fails with lost_by_fork() in a
+// process whose parent had initialised the driver before fork().
 Result<const Driver*> driver();
 
-// The error that CUDA does not survive fork().
+// The error in a child process: CUDA does not survive fork().
 Status lost_by_fork();
 
-// For tests and for drivers in unusual places: looks up every symbol and initialises. The library
-// stays open.
+// Opens a driver library by path, looks up every symbol and initialises it. For tests, and for
+// drivers in unusual places. The library stays open.
 Result<Driver> open_driver(const std::string& library);
 Result<Driver> make_driver(SymbolLoader& loader, std::string_view library);
 

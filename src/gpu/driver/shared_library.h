@@ -1,4 +1,4 @@
-// Libraries that are opened at run time: where to look for them, and for the functions in them.
+// Opens libraries at run time and looks up their functions.
 #pragma once
 
 #include <fmt/format.h>

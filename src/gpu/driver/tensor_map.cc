@@ -16,8 +16,8 @@ std::uint64_t stride_bytes(const ConstTensor& t, std::size_t dimension) {
   return static_cast<std::uint64_t>(t.stride[dimension]) * size_bytes(t.dtype);
 }
 
-// The maps that a thread encoded last; a new one replaces the oldest. A launch needs four, and K
-// and V usually share one.
+// The tensor maps that a thread has encoded most recently. A new map replaces the oldest. A launch
+// needs four maps, and K and V usually share one.
 class RecentMaps {
  public:
   struct Entry {

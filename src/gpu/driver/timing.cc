@@ -9,7 +9,7 @@
 namespace octavo {
 namespace {
 
-// The handles of one timing, released also after an error.
+// The handles of one timing, which are released after errors too.
 struct Handles {
   const Driver& d;
   cuda::StreamHandle stream = nullptr;
@@ -43,7 +43,7 @@ Status capture(Handles& h, int calls, const Launch& launch) {
   return {};
 }
 
-// Everything one sample times.
+// Enqueues everything that one sample times.
 Status enqueue(Handles& h, const GpuTiming& timing, const Launch& launch) {
   if (timing.stream) {
     for (int i = 0; i < timing.calls; ++i) OCTAVO_RETURN_IF_ERROR(launch(h.stream));

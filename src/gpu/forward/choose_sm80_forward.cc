@@ -33,13 +33,17 @@ void set_large_tiles(Sm80ForwardConfig& c) {
   const int most = is_16bit                                  ? (modified ? 64 : 128)
                    : c.element == Element::sim8 && !modified ? 64
                                                              : 0;
-  const bool wide_warps = c.head_dim <= most && !c.modifiers.bias && !c.modifiers.mask;
-  c.block_m = c.head_dim <= 128 ? 128 : 64;
+  // O takes the registers, and the wider of Q and V shared memory.
+  const int v = sm80::v_columns(c), widest = std::max(c.head_dim, v);
+  // 32 rows with 128 columns of O spill unless Q has as many.
+  const bool fits = v <= most && (v < 128 || v == c.head_dim);
+  const bool wide_warps = fits && !c.modifiers.bias && !c.modifiers.mask;
+  c.block_m = v <= 128 ? 128 : 64;
   c.warps_m = c.block_m / (wide_warps ? 32 : 16);
   c.warps_n = 1;
-  c.block_n = is_16bit && c.head_dim <= 64 && !modified ? 128 : c.head_dim <= 192 ? 64 : 32;
-  c.q_in_registers = !wide_warps && c.head_dim <= 64;
-  if (is_16bit && c.head_dim == 128 && wide_warps) c.k_tiles = 2;
+  c.block_n = is_16bit && widest <= 64 && !modified ? 128 : widest <= 192 ? 64 : 32;
+  c.q_in_registers = !wide_warps && widest <= 64;
+  if (is_16bit && v == 128 && wide_warps) c.k_tiles = 2;
 }
 
 // For few rows: smaller tiles occupy all SMs, and the warps of a CTA split the keys.
@@ -47,8 +51,9 @@ void set_small_tiles(Sm80ForwardConfig& c, int block_m) {
   c.block_m = block_m;
   c.warps_m = block_m / 16;
   c.warps_n = 8 / c.warps_m;
-  c.block_n = c.head_dim <= 128 ? 64 : 32;
-  c.q_in_registers = c.head_dim <= 128;
+  const int widest = std::max(c.head_dim, sm80::v_columns(c));
+  c.block_n = widest <= 128 ? 64 : 32;
+  c.q_in_registers = widest <= 128;
 }
 
 // A tile's rows and the keys of a step lie in one block of the mask.
@@ -101,9 +106,10 @@ ChosenSm80Forward choose_sm80_forward(const Resolved& resolved, const GpuInfo& g
   c.output = {.element = element_of(p.out), .amax = p.out_amax};
   c.modifiers = modifiers_of(p);
   c.head_dim = native_head_dim(p.head_dim);
-  c.load_bytes =
-      std::clamp(std::gcd(load_bytes, static_cast<int>(p.head_dim) * element_bytes(c.element)),
-                 element_bytes(c.element), 16);
+  if (p.head_dim_v != p.head_dim) c.head_dim_v = native_head_dim(p.head_dim_v);
+  const int columns = static_cast<int>(std::gcd(p.head_dim, p.head_dim_v));
+  c.load_bytes = std::clamp(std::gcd(load_bytes, columns * element_bytes(c.element)),
+                            element_bytes(c.element), 16);
   c.k_row_scales =
       is_8bit(p.k) && (p.k_scales == Granularity::row || p.k_scales == Granularity::block);
 
@@ -128,9 +134,11 @@ ChosenSm80Forward choose_sm80_forward(const Resolved& resolved, const GpuInfo& g
   }
   fit_block_mask(c);
   sm80::fit_registers(c);
-  // On chips with little shared memory take fewer keys per step, then fewer pipeline stages.
+  // On chips with little shared memory take fewer warps along the keys, then fewer pipeline stages,
+  // then fewer keys for each warp.
   while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.warps_n > 1) c.warps_n /= 2;
   while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.stages > 1) --c.stages;
+  while (!feasible(c, gpu.arch, gpu.smem_per_block_optin).ok() && c.block_n > 32) c.block_n /= 2;
   if (c.load_bytes < 16)
     chosen.reason += fmt::format("; narrow loads, as rows are only {}-byte aligned", c.load_bytes);
   return chosen;

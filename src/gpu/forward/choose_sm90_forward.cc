@@ -28,13 +28,27 @@ bool has_numerics(const sm90::TableRow& row, const Problem& p, ScoreType scores)
          row.config.scores == scores;
 }
 
-bool fits(const sm90::TableRow& row, const Problem& p, ScoreType scores) {
+// The columns of the tiles that hold so many columns of an operand.
+int tile_columns(const Problem& p, ScoreType scores, std::int64_t columns) {
   const std::span<const sm90::TableRow> table = table_for(p);
-  const auto next = std::find_if(table.begin(), table.end(), [&](const auto& other) {
-    return other.config.head_dim >= p.head_dim && has_numerics(other, p, scores);
+  const auto next = std::find_if(table.begin(), table.end(), [&](const auto& row) {
+    return row.config.head_dim >= columns && has_numerics(row, p, scores);
   });
-  return next != table.end() && row.config.head_dim == next->config.head_dim &&
-         has_numerics(row, p, scores) && !(p.varlen && sm90::is_split_kv(row.config));
+  return next == table.end() ? 0 : next->config.head_dim;
+}
+
+// The rows that may serve a kernel problem. If V needs other tiles than Q and K, they are made of
+// those with as many columns as either.
+std::vector<sm90::TableRow> rows_for(const Problem& p, ScoreType scores) {
+  const int qk = tile_columns(p, scores, p.head_dim), v = tile_columns(p, scores, p.head_dim_v);
+  std::vector<sm90::TableRow> rows;
+  for (const sm90::TableRow& row : table_for(p)) {
+    const int columns = row.config.head_dim;
+    if ((columns != qk && columns != v) || !has_numerics(row, p, scores)) continue;
+    if (p.varlen && sm90::is_split_kv(row.config)) continue;
+    rows.push_back(qk == v ? row : sm90::with_head_dims(row, qk, v));
+  }
+  return rows;
 }
 
 // KScales::block needs scale blocks that are multiples of kScaledKeys keys; others are read by row.
@@ -166,9 +180,7 @@ Problem pack_gqa_problem(const Problem& p, std::int64_t block_m) {
 void add_score_tiles(Sm90ForwardConfig& c) {
   ModifierConfig& m = c.modifiers;
   m.score_tiles = (m.bias || m.mask) && !sm90::is_split_kv(c) && !(m.mask && c.warpgroups > 3);
-  if (!m.score_tiles) return;
-  while (sm90::smem_bytes(c) > sm90::kSmemBytes && c.stages > 2) --c.stages;
-  if (sm90::smem_bytes(c) > sm90::kSmemBytes) c.sum_rounded_p = false;
+  if (m.score_tiles) sm90::fit_smem(c);
 }
 
 // The configuration of a table row for a kernel problem.
@@ -194,14 +206,15 @@ Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
 Sm90ForwardConfig block_mask_config(const Problem& p) {
   Sm90ForwardConfig c;
   c.element = c.v_element = element_of(p.q);
-  c.head_dim = 256;
-  for (const int head_dim : {192, 128, 96, 64})
-    if (p.head_dim <= head_dim) c.head_dim = head_dim;
+  c.head_dim = tile_columns(p, c.scores, p.head_dim);
+  const int columns_v = tile_columns(p, c.scores, p.head_dim_v);
+  c.head_dim_v = columns_v == c.head_dim ? 0 : columns_v;
+  const int columns = std::max(c.head_dim, columns_v);
   const bool small = p.block_mask == 64;
   c.warpgroups = small ? 1 : 2;
   // With two CTAs a thread has at most 128 registers at launch, which O of 256 columns fills alone.
-  c.min_ctas = !small || c.head_dim > 192 ? 1 : c.head_dim <= 64 ? 3 : 2;
-  c.block_n = c.head_dim <= 128 ? static_cast<int>(p.block_mask) : small ? 32 : 64;
+  c.min_ctas = !small || columns > 192 ? 1 : columns <= 64 ? 3 : 2;
+  c.block_n = columns <= 128 ? static_cast<int>(p.block_mask) : small ? 32 : 64;
   c.sum_rounded_p = false;
   c.output = {.element = element_of(p.out), .amax = p.out_amax};
   c.modifiers = modifiers_of(p);
@@ -248,7 +261,8 @@ bool sm90_forward_supports(const Resolved& resolved, const GpuInfo& gpu) {
       p.v == p.q || p.v == DType::f16 || p.v == DType::bf16 || (is_fp8(p.q) && is_fp8(p.v));
   const bool in_8_bits =
       is_8bit(p.q) && p.q != DType::sim8 && p.k == p.q && v_fits && !changes_scores(p) && !p.padded;
-  return gpu.arch == 90 && gpu.tensor_maps && (in_16_bits || in_8_bits) && p.head_dim % 8 == 0;
+  return gpu.arch == 90 && gpu.tensor_maps && (in_16_bits || in_8_bits) && p.head_dim % 8 == 0 &&
+         p.head_dim_v % 8 == 0;
 }
 
 SmLoad busiest_sm(const sm90::TableRow& row, const Problem& run_problem, const GpuInfo& gpu) {
@@ -306,22 +320,23 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
     config.pack_gqa = pack_gqa;
     // The table's rows were timed with other K scales, or with other operands than mixed ones.
     // Scales need registers and shared memory, as tiles of bias and mask do, so a row may not be
-    // feasible here.
-    if ((sm90::is_8bit_qk(config) || config.modifiers.score_tiles) &&
+    // feasible here. Nor may one that was made for V with other columns.
+    if ((sm90::is_8bit_qk(config) || config.modifiers.score_tiles || config.head_dim_v != 0) &&
         !feasible(config, 90, sm90::kSmemBytes).ok())
       return;
     best = us;
     chosen.config = config;
   };
-  for (const sm90::TableRow& row : table_for(p)) {
-    if (!fits(row, p, scores)) continue;
+  for (const sm90::TableRow& row : rows_for(p, scores)) {
     consider(row, p, false);
     const std::int64_t block_m = sm90::block_m(row.config);
     if (may_pack_gqa(row, p)) consider(row, pack_gqa_problem(p, block_m), true);
   }
   chosen.reason =
       fmt::format("{}: the fastest, {:.3g} us by the table{}", shape_text(chosen.config), best,
-                  sm90::is_mixed(chosen.config) ? " of 16-bit kernels" : "");
+                  sm90::is_mixed(chosen.config)  ? " of 16-bit kernels"
+                  : chosen.config.head_dim_v > 0 ? ", counted for the columns of V"
+                                                 : "");
   // O is divided by the sum of the rounded P, which is not exact enough for LSE.
   if (p.lse && chosen.config.sum_rounded_p) {
     chosen.config.sum_rounded_p = false;

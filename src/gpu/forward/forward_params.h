@@ -81,6 +81,7 @@ inline void set_operands(ForwardParams& p, const Problem& kernel_problem, const 
   p.k_scales = scale_params(a, a.k, a.k_scales, kernel_problem.seqlen_kv);
   p.v_scales = scale_params(a, a.v, a.v_scales, kernel_problem.seqlen_kv);
   p.heads_q = static_cast<i32>(kernel_problem.heads_q);
+  p.head_dim = static_cast<i32>(kernel_problem.head_dim);
 }
 
 // `quantized_step` is the value of one unit of quantized Q and K: 1 except for sim8.
@@ -97,7 +98,7 @@ void set_shared_params(Params& p, const Problem& kernel_problem, const Arguments
   p.heads_per_kv = static_cast<i32>(kernel_problem.heads_q / kernel_problem.heads_kv);
   p.seqlen_q = static_cast<i32>(kernel_problem.seqlen_q);
   p.seqlen_kv = static_cast<i32>(kernel_problem.seqlen_kv);
-  p.head_dim = static_cast<i32>(kernel_problem.head_dim);
+  p.head_dim_v = static_cast<i32>(kernel_problem.head_dim_v);
   p.row_tiles = static_cast<i32>(div_up<std::int64_t>(kernel_problem.seqlen_q, block_m));
   p.tiles = static_cast<i32>(p.row_tiles * kernel_problem.heads_q * kernel_problem.batch);
 

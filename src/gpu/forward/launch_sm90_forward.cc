@@ -40,11 +40,12 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
   const ConstTensor& v = no_keys ? a.q : a.v;
   OCTAVO_RETURN_IF_ERROR(encode_again(driver,
                                       sm90::is_8bit_pv(c)
-                                          ? row_boxes(v, c.head_dim, sm90::chunk_keys(c))
+                                          ? row_boxes(v, sm90::v_columns(c), sm90::chunk_keys(c))
                                           : row_boxes(v, c.block_n, sm90::v_panels(c).columns),
                                       p.v));
   if (sm90::stages_o(c))
-    OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.out, sm90::kRows, columns), p.o));
+    OCTAVO_RETURN_IF_ERROR(
+        encode_again(driver, row_boxes(a.out, sm90::kRows, sm90::v_panels(c).columns), p.o));
   return {};
 }
 

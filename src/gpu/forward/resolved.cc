@@ -79,9 +79,15 @@ Status gpu_serves(const Resolved& resolved) {
   if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
   if (p.head_dim > 256)
     return unsupported("head_dim", fmt::format("{}", p.head_dim), "1 to 256 on a GPU");
-  if (p.head_dim_v != p.head_dim)
+  if (p.head_dim_v > 256)
+    return unsupported("head_dim_v", fmt::format("{}", p.head_dim_v), "1 to 256 on a GPU");
+  const OperandFormats& formats = resolved.formats;
+  const bool as_given = !formats.q.rounded && !formats.k.rounded && !formats.v.rounded;
+  if (p.head_dim_v != p.head_dim && (size_bytes(p.q) != 2 || !as_given))
     return unsupported("head_dim_v", fmt::format("{}", p.head_dim_v),
-                       fmt::format("head_dim, here {}, on a GPU", p.head_dim));
+                       fmt::format("head_dim, here {}, on a GPU; others with f16 or bf16 q, k and "
+                                   "v and precision native",
+                                   p.head_dim));
   if (is_8bit(p.q)) {
     for (const auto& [what, granularity] :
          {std::pair{"q_scales", p.q_scales}, {"k_scales", p.k_scales}})

@@ -43,6 +43,11 @@ Status check_shape(const Sm80ForwardConfig& c) {
         "head_dim", c.head_dim,
         fmt::format("multiples of {} up to {} for this element", step, kMostHeadDim));
   }
+  if (c.head_dim_v != 0 && element_bytes(c.element) != 2)
+    return wrong_field("head_dim_v", c.head_dim_v, "0 for 8-bit elements");
+  if (c.head_dim_v < 0 || c.head_dim_v > kMostHeadDim || c.head_dim_v % step != 0)
+    return wrong_field("head_dim_v", c.head_dim_v,
+                       fmt::format("multiples of {} up to {}, 0 for head_dim", step, kMostHeadDim));
   for (const auto& [name, warps] : {std::pair("warps_m", c.warps_m), {"warps_n", c.warps_n}}) {
     if (warps < 1 || warps > kMostThreads / 32) return wrong_field(name, warps, "1 to 32");
   }
@@ -93,7 +98,7 @@ Status check_switches(const Sm80ForwardConfig& c) {
   if (c.k_tiles < 2 || std::gcd(c.block_n / 8, c.k_tiles) % 2 != 0) {
     return wrong_field("k_tiles", c.k_tiles, "even numbers from 2");
   }
-  if (c.v_tiles < 2 || std::gcd(c.head_dim / 8, c.v_tiles) % 2 != 0) {
+  if (c.v_tiles < 2 || std::gcd(sm80::v_columns(c) / 8, c.v_tiles) % 2 != 0) {
     return wrong_field("v_tiles", c.v_tiles, "even numbers from 2");
   }
   // P may reach 2^rescale_log2 before the reference maximum is raised, and fp16 ends at 2^16.

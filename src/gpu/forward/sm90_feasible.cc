@@ -2,6 +2,8 @@
 // before a compiler is started.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "gpu/forward/sm90_forward.h"
@@ -52,11 +54,17 @@ Status check_elements(const Sm90ForwardConfig& c) {
 }
 
 Status check_tile(const Sm90ForwardConfig& c) {
-  constexpr int kHeadDims[] = {64, 96, 128, 192, 256};
-  bool known = false;
-  for (const int head_dim : kHeadDims) known = known || c.head_dim == head_dim;
-  if (!known) return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256");
-  if ((sm90::is_8bit_pv(c) ? c.pv_columns : c.head_dim) + sm90::ones_columns(c) > 256)
+  const auto is_known = [](int columns) {
+    constexpr int kHeadDims[] = {64, 96, 128, 192, 256};
+    return std::find(std::begin(kHeadDims), std::end(kHeadDims), columns) != std::end(kHeadDims);
+  };
+  if (!is_known(c.head_dim)) return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256");
+  if (c.head_dim_v != 0 && (!is_known(c.head_dim_v) || c.head_dim_v == c.head_dim))
+    return wrong_field("head_dim_v", c.head_dim_v,
+                       "64, 96, 128, 192, 256 other than head_dim, 0 for head_dim");
+  if (c.head_dim_v != 0 && sm90::is_8bit_qk(c))
+    return wrong_field("head_dim_v", c.head_dim_v, "0 with 8-bit Q and K");
+  if ((sm90::is_8bit_pv(c) ? c.pv_columns : sm90::v_columns(c)) + sm90::ones_columns(c) > 256)
     return invalid("config.sum_rounded_p", "true", "false with 256 columns, the limit of wgmma");
   if (c.warpgroups < 1 || c.warpgroups > 4)
     return wrong_field("warpgroups", c.warpgroups, "1 to 4");
@@ -179,9 +187,10 @@ Status check_split_kv(const Sm90ForwardConfig& c) {
     return wrong_name("schedule", c.schedule,
                       "qk_first, pv_first, in_turn with row_groups and 16-bit V");
   const int splits = sm90::kv_splits(c);
-  if (c.head_dim % (8 * splits) != 0)
-    return wrong_field("cluster * config.warpgroups / config.row_groups", splits,
-                       fmt::format("numbers that divide {} columns into eights", c.head_dim));
+  if (sm90::v_columns(c) % (8 * splits) != 0)
+    return wrong_field(
+        "cluster * config.warpgroups / config.row_groups", splits,
+        fmt::format("numbers that divide {} columns into eights", sm90::v_columns(c)));
   return {};
 }
 

@@ -38,17 +38,17 @@ TileOrder mixing(std::int64_t mixed, std::int64_t groups) {
   return {static_cast<i32>(mixed), static_cast<i32>(groups), 0};
 }
 
-// The bytes of a key and its value, per channel.
-std::int64_t key_bytes(const Sm90ForwardConfig& c) {
-  return (sm90::is_8bit_qk(c) ? 1 : 2) + (sm90::is_8bit_pv(c) ? 1 : 2);
+// The bytes of a key and its value.
+std::int64_t key_bytes(const Problem& p, const Sm90ForwardConfig& c) {
+  return p.head_dim * (sm90::is_8bit_qk(c) ? 1 : 2) + p.head_dim_v * (sm90::is_8bit_pv(c) ? 1 : 2);
 }
 
 // How many heads' K and V stay in two thirds of L2 until the next tile of each head; what the tiles
 // read and write passes through L2, too.
 std::int64_t heads_in_l2(const Problem& p, const Sm90ForwardConfig& c, std::int64_t l2_bytes) {
-  const std::int64_t of_keys = p.seqlen_kv * p.head_dim * key_bytes(c) * p.heads_kv / p.heads_q;
-  const std::int64_t of_tile = std::min<std::int64_t>(p.seqlen_q, sm90::block_m(c)) * p.head_dim *
-                               (sm90::is_8bit_qk(c) ? 3 : 4);
+  const std::int64_t of_keys = p.seqlen_kv * key_bytes(p, c) * p.heads_kv / p.heads_q;
+  const std::int64_t of_tile = std::min<std::int64_t>(p.seqlen_q, sm90::block_m(c)) *
+                               (p.head_dim * (sm90::is_8bit_qk(c) ? 1 : 2) + p.head_dim_v * 2);
   return l2_bytes * 2 / 3 / std::max<std::int64_t>(of_keys + of_tile, 1);
 }
 
@@ -84,7 +84,7 @@ void for_fitting_orders(std::int64_t heads, std::int64_t fitting, std::int64_t r
 double worth_of_l2(const Problem& p, const Sm90ForwardConfig& c, std::int64_t sms) {
   const auto heads = static_cast<double>(p.heads_q * p.batch);
   const double alone = std::min(1.0, heads / static_cast<double>(sms));
-  const auto bytes = static_cast<double>(key_bytes(c) * p.head_dim) / 256;
+  const auto bytes = static_cast<double>(key_bytes(p, c)) / 256;
   return std::max(0.06 * alone * bytes * 128 / sm90::block_m(c), 0.03);
 }
 

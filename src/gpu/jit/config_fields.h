@@ -48,6 +48,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("arch", c.arch);
   visit("element", c.element);
   visit("head_dim", c.head_dim);
+  visit("head_dim_v", c.head_dim_v);
   visit("block_m", c.block_m);
   visit("block_n", c.block_n);
   visit("warps_m", c.warps_m);
@@ -97,6 +98,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("v_element", c.v_element);
   visit("k_scales", c.k_scales);
   visit("head_dim", c.head_dim);
+  visit("head_dim_v", c.head_dim_v);
   visit("warpgroups", c.warpgroups);
   visit("block_n", c.block_n);
   visit("stages", c.stages);
@@ -128,6 +130,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("min_ctas", c.min_ctas);
   visit("group", c.group);
   visit("draft_tree", c.draft_tree);
+  visit("batch_invariant", c.batch_invariant);
 }
 
 template <class Config, class Visitor>
@@ -180,7 +183,8 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("padded", c.padded);
 }
 
-// Calls visit(name, value) for every value, also those within structs: "modifiers.softcap".
+// Calls visit(name, value) for every value, including those in nested structs, such as
+// "modifiers.softcap".
 template <class Config, class Visitor>
 void visit_values(Config& c, const Visitor& visit, const std::string& prefix = {}) {
   visit_fields(c, [&](std::string_view name, auto& field) {

@@ -20,8 +20,8 @@
 
 namespace octavo {
 
-// "Sm80ForwardConfig{.arch=90,...,.output={.element=Element::f16,...},...}" with every field: a
-// designated initialiser as in namespace octavo.
+// All fields, as a designated initialiser that is valid in namespace octavo:
+// "Sm80ForwardConfig{.arch=90,...,.output={.element=Element::f16,...},...}".
 std::string to_text(const Sm80ForwardConfig& config);
 std::string to_text(const QuantizeConfig& config);
 std::string to_text(const Sm90ForwardConfig& config);
@@ -31,8 +31,8 @@ std::string to_text(const Sm80BackwardConfig& config);
 std::string to_text(const Sm90BackwardConfig& config);
 std::string to_text(const RowStatsConfig& config);
 
-// The fields that differ from the defaults, without the arch: "element=bf16,output.amax=true". For
-// tables; the parser accepts it too.
+// The fields that differ from the defaults, without the arch, such as
+// "element=bf16,output.amax=true". It is meant for tables, and the parser accepts it too.
 std::string brief_text(const Sm80ForwardConfig& config);
 std::string brief_text(const QuantizeConfig& config);
 std::string brief_text(const Sm90ForwardConfig& config);
@@ -42,9 +42,9 @@ std::string brief_text(const Sm80BackwardConfig& config);
 std::string brief_text(const Sm90BackwardConfig& config);
 std::string brief_text(const RowStatsConfig& config);
 
-// Any subset of the fields in any order; the others come from `defaults`. Whitespace, the type's
-// name with its braces, the dots and "Element::" are optional. Fields of a struct are written
-// "output.amax=true" or "output={amax=true}".
+// Parses any subset of the fields in any order; the others come from `defaults`. Whitespace, the
+// type's name with its braces, the dots and "Element::" are optional. Fields of a struct are
+// written "output.amax=true" or "output={amax=true}".
 Result<Sm80ForwardConfig> parse_sm80_forward(std::string_view text,
                                              const Sm80ForwardConfig& defaults = {});
 Result<QuantizeConfig> parse_quantize(std::string_view text, const QuantizeConfig& defaults = {});
@@ -59,7 +59,7 @@ Result<Sm80BackwardConfig> parse_sm80_backward(std::string_view text,
 bool names_sm90_forward(std::string_view text);
 bool names_decode(std::string_view text);
 
-// "arch, element, out, ...", for messages and help texts.
+// The names of the fields for messages and help texts: "arch, element, out, ...".
 std::string sm80_forward_fields();
 
 // The error of a wrong field.

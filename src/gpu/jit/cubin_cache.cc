@@ -1,5 +1,5 @@
-// Reads and writes cache entries by file descriptor: every check is made on the file that is then
-// used, and no symbolic link is followed below the root.
+// Reads and writes cache entries. All files are accessed by file descriptor, so every check is made
+// on the file that is then used, and no symbolic link is followed below the root.
 #include "gpu/jit/cubin_cache.h"
 
 #include <dirent.h>
@@ -127,7 +127,7 @@ void remove_leftovers(int root, bool of_the_dead) {
   }
 }
 
-// The reader's and the writer's errors, with the name of the file.
+// Adds the name of the file to an error of the reader or the writer.
 Status in_entry(std::string_view name, const Status& status) {
   return {status.code(), fmt::format("The cache entry's {} {}", name, status.message())};
 }
@@ -137,7 +137,7 @@ Result<InputFile> open_file(int directory, std::string_view name, std::uint64_t 
   if (!file.ok()) return in_entry(name, file.status());
   if (file->owner() != geteuid() || file->size() > most_bytes) {
     return Status(ErrorCode::io_error,
-                  fmt::format("The cache entry's {} is not a file of ours.", name));
+                  fmt::format("The cache entry's {} was not written by Octavo.", name));
   }
   return file;
 }

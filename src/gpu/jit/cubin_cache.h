@@ -51,8 +51,8 @@ class CubinCache {
   std::string root_;
 };
 
-// The kernel from the cache, or from `compile`, whose result is then stored. A cache that cannot be
-// read or written does not fail the call: `note` describes the problem.
+// Gets the kernel from the cache, or from `compile`, whose result is then stored. A cache that
+// cannot be read or written does not fail the call: `note` describes the problem.
 struct Cached {
   CompiledKernel kernel;
   bool from_disk = false;
@@ -61,9 +61,10 @@ struct Cached {
 Result<Cached> get_or_compile(const CubinCache& cache, std::string_view key,
                               const std::function<Result<CompiledKernel>()>& compile);
 
-// Without a compiler: a cached kernel that any compiler version made from the same source, the
-// latest version first. The key covers sources and options, so it is recomputed with the version
-// that the entry states; an entry that is damaged or does not match its key is skipped.
+// For machines without a compiler: loads a cached kernel that any version of the compiler made from
+// the same source, the latest version first. The key covers sources and options, so it is
+// recomputed with the version that the entry states; an entry that is damaged or does not match its
+// key is skipped.
 Result<CompiledKernel> load_of_any_compiler(const CubinCache& cache, const KernelSource& source);
 
 }  // namespace octavo

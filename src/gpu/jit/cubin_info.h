@@ -49,7 +49,7 @@ struct CubinInfo {
   const CubinKernel* find(std::string_view symbol) const;
 };
 
-// The bytes are not trusted: malformed ones give an error.
+// Reads a cubin. The bytes are not trusted: malformed ones are an error.
 Result<CubinInfo> read_cubin(std::span<const std::byte> cubin);
 
 // Rejects a kernel that spills or was compiled for the debugger: both are an order of magnitude

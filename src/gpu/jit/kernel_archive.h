@@ -29,7 +29,7 @@ std::string meta_text(std::string_view key, const CompiledKernel& kernel);
 // The inverse of meta_text, without an image; an error if meta_text did not write it for `key`.
 Result<CompiledKernel> parse_meta(std::string_view key, std::string_view meta);
 
-// Both together; an error if the image is not the one that meta.json describes.
+// Reads meta.json and image; an error if the image is not the one that meta.json describes.
 Result<CompiledKernel> parse_entry(std::string_view key, std::string_view meta,
                                    std::vector<std::byte> image);
 

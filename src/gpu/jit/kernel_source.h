@@ -48,15 +48,15 @@ struct CompiledKernel {
 KernelSource kernel_source(const Sm80ForwardConfig& config, bool ptx = false);
 KernelSource kernel_source(const QuantizeConfig& config, bool ptx = false);
 KernelSource kernel_source(const DecodeConfig& config, bool ptx = false);
-// The kernel that adds up the partial results of that one.
+// The kernel that adds up the partial results of the decode kernel.
 KernelSource combine_source(const DecodeConfig& config, bool ptx = false);
 KernelSource kernel_source(const AppendConfig& config, bool ptx = false);
 KernelSource kernel_source(const Sm80BackwardConfig& config, bool ptx = false);
 KernelSource kernel_source(const Sm90BackwardConfig& config);
-// The kernel that stores the FP32 dQ of that one.
+// The kernel that rounds and stores the FP32 dQ of the backward kernel.
 KernelSource finish_dq_source(const Sm90BackwardConfig& config);
 KernelSource kernel_source(const RowStatsConfig& config, bool ptx = false);
-// The kernel of the gradients of sinks, which reads the statistics of that one.
+// The kernel of the gradients of sinks, which reads the row statistics.
 KernelSource sink_gradients_source(const RowStatsConfig& config, bool ptx = false);
 // Never PTX: wgmma does not exist on later chips.
 KernelSource kernel_source(const Sm90ForwardConfig& config);

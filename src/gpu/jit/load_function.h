@@ -15,8 +15,8 @@ namespace octavo {
 struct AppendCall;
 struct QuantizeLaunch;
 
-// The kernels of a driver that has a fixed set of them and checks every access to memory: the
-// emulator. It shares all other host code with GPUs.
+// The kernels of a driver that has a fixed set of kernels and checks every memory access. Only the
+// emulator is such a driver; it shares all other host code with GPUs.
 class KernelSet {
  public:
   KernelSet() = default;
@@ -24,7 +24,8 @@ class KernelSet {
   KernelSet(const KernelSet&) = delete;
   KernelSet& operator=(const KernelSet&) = delete;
 
-  // The kernel to run instead of the chosen one, or itself; none: no kernel computes the problem.
+  // The kernel to run for the chosen configuration, which may be that one or another; none if no
+  // kernel computes the problem.
   virtual std::optional<Sm80ForwardConfig> nearest(const Sm80ForwardConfig& chosen,
                                                    const Problem& problem) const = 0;
   virtual std::optional<Sm90ForwardConfig> nearest(const Sm90ForwardConfig& chosen,
@@ -52,7 +53,7 @@ class KernelSet {
 Result<cuda::Function> load_function(const Gpu& gpu, const KernelSource& source,
                                      int dynamic_smem_bytes, const CubinPolicy& policy = {});
 
-// The problem with the disk cache when this kernel was loaded; empty if there was none.
+// What went wrong with the disk cache when this kernel was loaded; empty if nothing did.
 std::string cache_note(const Gpu& gpu, const KernelSource& source, const CubinPolicy& policy = {});
 
 }  // namespace octavo

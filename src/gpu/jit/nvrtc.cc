@@ -70,7 +70,7 @@ Result<Opened> open_nvrtc() {
     int major_version = 0, minor_version = 0;
     if (const Code code = api.version(&major_version, &minor_version); code != kSuccess) {
       return missing(
-          fmt::format("{} does not tell its version: {}.", name, api.error_string(code)));
+          fmt::format("{} does not return its version: {}.", name, api.error_string(code)));
     }
     return Opened{api, fmt::format("NVRTC {}.{}", major_version, minor_version)};
   }
@@ -79,8 +79,8 @@ Result<Opened> open_nvrtc() {
       names.front(), names.size() > 1 ? " and others" : ""));
 }
 
-// NVRTC has internal locks. In the child of a process that forked while it was compiling, one may
-// stay locked forever, so the child does not use the compiler.
+// NVRTC has internal locks. If a process forks while it is compiling, a lock may stay taken forever
+// in the child, so the child does not use the compiler.
 class Compiler {
  public:
   explicit Compiler(const Compiler* parent)

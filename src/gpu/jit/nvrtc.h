@@ -9,9 +9,9 @@
 
 namespace octavo {
 
-// "NVRTC 13.0", or why there is none. If $OCTAVO_NVRTC is set, only that library is tried;
-// otherwise libnvrtc of CUDA 13, then 12, on the loader's path and then in the toolkit's usual
-// folders.
+// The version, such as "NVRTC 13.0", or the reason why there is no compiler. If $OCTAVO_NVRTC is
+// set, only that library is tried; otherwise libnvrtc of CUDA 13, then 12, on the loader's path and
+// then in the toolkit's usual folders.
 Result<std::string> nvrtc_version();
 
 // Every option a kernel is compiled with; part of its cache key.

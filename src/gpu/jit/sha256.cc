@@ -1,4 +1,4 @@
-// SHA-256 as FIPS 180-4 writes it down. 64 bytes at a time, about 200 MB/s: a cubin takes under a
+// SHA-256, written as in FIPS 180-4. It processes about 200 MB/s, so a cubin takes less than a
 // millisecond.
 #include "gpu/jit/sha256.h"
 

@@ -53,6 +53,7 @@ bool stands_in(const Sm80ForwardConfig& shipped, const Sm80ForwardConfig& wanted
   return shipped.arch == wanted.arch && shipped.element == wanted.element &&
          shipped.output == wanted.output && shipped.k_row_scales == wanted.k_row_scales &&
          includes(shipped.modifiers, wanted.modifiers) && shipped.head_dim >= wanted.head_dim &&
+         shipped.head_dim_v == 0 && wanted.head_dim_v == 0 &&
          shipped.load_bytes <= wanted.load_bytes;
 }
 

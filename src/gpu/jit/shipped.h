@@ -23,9 +23,10 @@ std::vector<Sm90ForwardConfig> shipped_sm90_configs();
 // All of the above as sources to compile.
 std::vector<KernelSource> shipped_kernels();
 
-// If the chosen kernel cannot be compiled: the nearest shipped configuration that computes the same
-// problems as `wanted` on a chip of that arch and shared memory: the same types and scales,
-// head_dim at least as large, load_bytes at most as large. Empty if there is none.
+// The shipped configuration to use if `wanted` cannot be compiled: the nearest one that computes
+// the same problems on a chip of that arch and shared memory. It has the same types and scales, a
+// head_dim that is at least as large, and load_bytes that are at most as large. Empty if there is
+// none.
 std::optional<Sm80ForwardConfig> nearest_shipped(const Sm80ForwardConfig& wanted, int chip_arch,
                                                  int smem_bytes);
 

@@ -12,8 +12,8 @@ namespace {
 
 // At most this many partial maxima per head, so that reducing them stays cheap.
 constexpr std::int64_t kMostChunks = 32;
-// The partial maxima of K or V in a launch with Q, whose CTAs help to fill the chip: with fewer of
-// them the second launch has less to reduce.
+// At most this many partial maxima of K or V in a launch with Q, whose CTAs help to fill the chip.
+// With fewer maxima the second launch has less to reduce.
 constexpr std::int64_t kSharedChunks = 256;
 
 // The rows of a CTA in the first pass: just enough tiles per head to fill the chip.

@@ -5,6 +5,7 @@
 
 #include "attention/operand.h"
 #include "base/error.h"
+#include "base/tensor_checks.h"
 #include "gpu/forward/forward_params.h"
 #include "gpu/quantize/launch_quantize.h"
 #include "gpu/quantize/operand_conversion.h"
@@ -352,13 +353,6 @@ QuantizeOffsets quantize_offsets(const Conversion& x) {
   constexpr std::int64_t kSumAlignment = 64;
   const std::int64_t sums = round_up(partial_floats(x) * 4, kSumAlignment);
   return {sums, sums + x.mean_floats() * x.mean_groups() * 8};
-}
-
-// From the first byte of a tensor to its last.
-std::size_t extent_bytes(const ConstTensor& t) {
-  std::int64_t last = 0;
-  for (std::size_t i = 0; i < 4; ++i) last += (t.shape[i] - 1) * t.stride[i];
-  return static_cast<std::size_t>(last + 1) * size_bytes(t.dtype);
 }
 
 }  // namespace

@@ -82,9 +82,8 @@ struct BackwardKernel {
     ptx::fence_mbarrier_init();
   }
 
-  // Zeroes padding in dK and dV: this CTA's share are the rows of the tensor that its tile would
-  // have
-  // in a batch without padding.
+  // Zeroes the padding of dK and dV. This CTA clears the rows of the tensor that its tile would
+  // have in a batch without padding.
   static OCTAVO_DEVICE void clear_keys(const Sm90BackwardParams& p, const Work<Config>& work) {
     if (p.cu_seqlens_q != nullptr) return;
     const i32 first = work.place() * C.block_n, rows = min_of(C.block_n, p.seqlen_kv - first);

@@ -1,17 +1,18 @@
 // A consumer warpgroup of the backward kernel: 64 keys, whose dK and dV it keeps in registers.
 //
-// Scores are transposed, keys by queries, so that P^T and dS^T are register operands of dV and dK
-// as they come. dQ sums over the keys of all warpgroups, so it reads dS from shared memory.
+// Scores are transposed, keys by queries, so that P^T and dS^T can be register operands of dV and
+// dK without moving data. dQ sums over the keys of all warpgroups, so it reads dS from shared
+// memory.
 //
 //   tensor cores   S(i)   dP(i)           dV(i)                             dQ(i-1)   dK(i)
 //   other units           P = exp2(S)     dS = P (dP - delta), store dS(i)  store dQ(i-1)
 //
 // where S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dQ = dS K and dK += dS^T Q.
 //
-// dQ is a block late, so no warpgroup waits for another's dS, and one works on P and dS while the
-// other has the tensor cores: wait_for_turn() starts them apart. Without carries_dk
-// (block_m = 128) each block waits for its own dK; with it (block_m = 64) dK runs on under S of the
-// next block.
+// dQ runs one block late, so no warpgroup waits for another's dS. One warpgroup computes P and dS
+// while the other uses the tensor cores; wait_for_turn() staggers their start. Without carries_dk
+// (block_m = 128) each block waits for its own dK. With carries_dk (block_m = 64) dK overlaps S of
+// the next block.
 #pragma once
 
 #include "device/sm90/backward/consumer_steps.cuh"
@@ -96,9 +97,9 @@ struct Consumer : ConsumerSteps<Config> {
     ptx::wgmma_fence();
     add_queries(dk, ds, block, G::q_tile(q(block).stage()));
   }
-  // dQ of the block before the current one, once all warpgroups have shared its dS. The first block
-  // has none before it: its product reads K instead of dS, and its result is not used. A branch
-  // around it would cost the compiler the registers that run on.
+  // Starts dQ of the previous block, once all warpgroups have stored its dS. The first block has no
+  // previous one: its product reads K instead of dS, and the result is not used. A branch around
+  // the product would cost registers of the products that are still in flight.
   OCTAVO_DEVICE void start_dq(float (&dq)[G::kDq]) const {
     const u32 buffer = (block - 1) % kDsBuffers;
     if (block > 0) ptx::mbarrier_wait(G::ds_full(buffer), (block - 1) / kDsBuffers & 1);
@@ -115,7 +116,7 @@ struct Consumer : ConsumerSteps<Config> {
     ptx::warp_sync();
     arrive(G::ds_full(buffer));
   }
-  // The product for dQ of the block before the current one is complete.
+  // Passes dQ of the previous block, whose product is complete, to the writer.
   OCTAVO_DEVICE void share_dq(float (&dq)[G::kDq]) const {
     ptx::pin(dq);
     if (block == 0) return;
@@ -128,8 +129,8 @@ struct Consumer : ConsumerSteps<Config> {
     arrive(G::dq_full(buffer));
   }
 
-  // One block of queries, and dQ of the block before it. With carries_dk, dK of the block before is
-  // still running on entry.
+  // Computes one block of queries, and dQ of the previous block. With carries_dk, dK of the
+  // previous block is still running on entry.
   OCTAVO_DEVICE void visit_block(Operand& ds) {
     float s[G::kScores], dp[G::kScores], dq[G::kDq];
     ptx::mbarrier_wait(G::q_full(q(block).stage()), q(block).phase());
@@ -163,7 +164,7 @@ struct Consumer : ConsumerSteps<Config> {
     }
     ++block;
   }
-  // Warpgroup 1 begins P of its first block when warpgroup 0 has ended its own.
+  // Warpgroup 1 begins P of its first block after warpgroup 0 has finished its own.
   OCTAVO_DEVICE void wait_for_turn() const {
     if (block > 0 || thread.group == 0) return;
     ptx::spare("only the speed depends on it");
@@ -182,13 +183,13 @@ struct Consumer : ConsumerSteps<Config> {
     if (carries_dk(C)) finish_dk(ds, block);
     share_dq(dq);
   }
-  // dV of the current block is complete.
+  // Call when dV of the current block is complete.
   OCTAVO_DEVICE void finish_dv(Operand& probability) {
     ptx::pin(dv);
     pin(probability);
     arrive(G::do_empty(dout(block).stage()));
   }
-  // dK of the block before `next` is complete, if there is one.
+  // Call when dK of the block before `next`, if there is one, is complete.
   OCTAVO_DEVICE void finish_dk(Operand& ds, u32 next) {
     ptx::pin(dk);
     pin(ds);
@@ -204,7 +205,7 @@ struct Consumer : ConsumerSteps<Config> {
       OCTAVO_UNROLL
       for (int i = 0; i < G::kColumns; ++i) dk[i] = dv[i] = 0.0f;
     }
-    // Every warpgroup has read K and V for the last time.
+    // After this barrier every warpgroup has read K and V for the last time.
     ptx::named_barrier_sync(1, consumer_threads(C));
     store_gradient(dv, 1.0f, G::v_tile(), p.dv, p.dv_strides);
     store_gradient(dk, p.scale, G::k_tile(), p.dk, p.dk_strides);

@@ -1,4 +1,4 @@
-// The steps of a block of queries that consumer warpgroups of every kind take: products, P, dS,
+// The steps that both kinds of consumer warpgroups take for a block of queries: products, P, dS,
 // masks and stores. The schedules are in consumer.cuh and divided_consumer.cuh.
 #pragma once
 
@@ -55,14 +55,14 @@ struct ConsumerSteps {
       ptx::wgmma_bf16<true>(d, a, b, accumulate);
   }
 
-  // The number of the warpgroup, hidden for the same reason as in here(): the compiler would keep a
-  // descriptor for each step of a product over the loop, and has no registers for them.
+  // The number of the warpgroup, hidden from the compiler as in here(). Otherwise the compiler
+  // would keep a descriptor for each step of a product in registers across the loop, and spill.
   OCTAVO_DEVICE u32 fresh_group() const {
     u32 group = thread.group;
     ptx::pin(group);
     return group;
   }
-  // Tiles of rows of the head: 16 columns of each row, or 16 rows.
+  // Descriptors of tiles of a head's rows: 16 columns of each row, or 16 rows.
   static OCTAVO_DEVICE u64 by_columns(u32 address) {
     return at_address(k_major(0, G::kHeadSwizzle), address);
   }
@@ -70,7 +70,7 @@ struct ConsumerSteps {
   static OCTAVO_DEVICE u64 by_rows(u32 address) {
     return at_address(mn_major(0, kTileRows * kRowBytes, G::kHeadSwizzle), address);
   }
-  // The first byte of 16 columns of a tile of `rows` rows.
+  // The address of step `step` of 16 columns in a tile of `rows` rows.
   static OCTAVO_DEVICE u32 column_step(u32 tile, u32 rows, u32 step) {
     constexpr u32 kSteps = G::kHead.columns / 16;
     return tile + step / kSteps * rows * kRowBytes + step % kSteps * 32;
@@ -93,7 +93,7 @@ struct ConsumerSteps {
           step > 0 || of_block > 0);
     ptx::wgmma_commit();
   }
-  // 16 keys of each row of dS.
+  // The descriptor of 16 keys of each row of dS.
   static OCTAVO_DEVICE u64 by_keys(u32 address) {
     return at_address(k_major(0, G::kDsSwizzle), address);
   }
@@ -115,8 +115,9 @@ struct ConsumerSteps {
     x0 = __builtin_bit_cast(float, bits[0]);
     x1 = __builtin_bit_cast(float, bits[1]);
   }
-  // The statistics of the thread's queries, two of every eight. The first kEarly pairs are loaded
-  // at once, before a wait for a product, and the others when they are needed: registers are short.
+  // The row statistics of the thread's queries, two of every eight. To save registers, only the
+  // first kEarly pairs are loaded at once, before a wait for a product, and the others when they
+  // are needed.
   template <int kEarly>
   struct QueryStats {
     u32 from;
@@ -171,8 +172,8 @@ struct ConsumerSteps {
       }
     }
   }
-  // ALiBi of the thread's two keys. `first`: the distance from the diagonal of the thread's first
-  // query of the block to its first key; the second key is 8 further.
+  // ALiBi of the thread's two keys. `first` is the distance from the diagonal of the thread's first
+  // query of the block to its first key. Its second key is 8 further.
   struct Alibi {
     float slope, first;
     OCTAVO_DEVICE float distance(int i, int e) const {
@@ -188,8 +189,8 @@ struct ConsumerSteps {
     const i32 first = m * C.block_m + static_cast<i32>(t.lane % 4 * 2) + offset - key;
     return {ptx::load_shared_f32(G::slope_slot(q(block).stage())), ptx::float_of_int(first)};
   }
-  // dS times the derivative of the softcap, 1 - tanh^2, where P gives tanh: the registers have no
-  // room for it. Where P is 0, so is dS.
+  // Multiplies dS by the derivative of the softcap, 1 - tanh^2. tanh is recomputed from P, as there
+  // are no registers to keep it. If P is 0, dS is 0 already.
   template <class Stats>
   OCTAVO_DEVICE void multiply_capped_ds(float (&s)[G::kScores], const float (&dp)[G::kScores],
                                         const Stats& delta, i32 m) const {
@@ -208,14 +209,15 @@ struct ConsumerSteps {
         if (C.modifiers.alibi) score = apply_alibi(score, -alibi.slope, alibi.distance(i, e));
         const float t = score * scores.inverse_softcap_log2;
         const float ds = weight * (dp[i * 4 + e] - row[e % 2]);
-        // A tiny softcap magnifies the rounding of the logarithm: tanh may come out above 1.
+        // With a tiny softcap the rounding of the logarithm is magnified, and tanh may come out
+        // above 1.
         const float derivative = ptx::max_f32(ptx::fused_multiply_add(-t, t, 1.0f), 0.0f);
         s[i * 4 + e] = weight == 0 ? 0.0f : ds * derivative;
       }
     }
   }
-  // dS = P (dP - delta), in place of P. In place of dP the compiler would put dS where it leaves no
-  // room for dQ.
+  // dS = P (dP - delta), stored in the registers of P. In those of dP the compiler would place dS
+  // so that dQ has no registers left.
   template <class Stats>
   OCTAVO_DEVICE void multiply_ds(float (&s)[G::kScores], const float (&dp)[G::kScores],
                                  const Stats& delta) const {
@@ -273,7 +275,8 @@ struct ConsumerSteps {
       }
     }
   }
-  // The row that the lane gives to stmatrix and ldmatrix for 16 queries of its warp's 16 keys.
+  // The address that the lane passes to stmatrix and ldmatrix, for 16 queries of its warp's 16
+  // keys.
   OCTAVO_DEVICE u32 ds_row(const ThreadCoord& t, u32 of_block, u32 step) const {
     const u32 matrix = t.lane / 8;
     const u32 query = matrix / 2 * 8 + t.lane % 8;
@@ -281,22 +284,22 @@ struct ConsumerSteps {
     const u32 tile = G::ds_tile(of_block % kDsBuffers) + t.group * C.block_m * G::kDs.row_bytes;
     return tile + swizzled(G::kDsSwizzle, (query + step * 16) * G::kDs.row_bytes + key * 2);
   }
-  // dS, or P, of a block into shared memory, a row for each query.
+  // Stores dS, or P, of a block in shared memory, one row for each query.
   OCTAVO_DEVICE void store_ds(const Operand& ds, u32 of_block) const {
     const ThreadCoord t = here();
     OCTAVO_UNROLL
     for (u32 step = 0; step < G::kQuerySteps; ++step)
       ptx::stmatrix_x4_trans(ds_row(t, of_block, step), ds.a[step]);
   }
-  // Loads the operand that the thread in the same place of a warpgroup has stored.
+  // Loads the operand that the thread with the same index in the other warpgroup has stored.
   OCTAVO_DEVICE void load_ds(Operand& ds, u32 of_block) const {
     const ThreadCoord t = here();
     OCTAVO_UNROLL
     for (u32 step = 0; step < G::kQuerySteps; ++step)
       ptx::ldmatrix_x4_trans(ds.a[step], ds_row(t, of_block, step));
   }
-  // kCount of the thread's registers of dQ, from kFirst on: in the order of the registers, which is
-  // also that of the tile in global memory.
+  // Stores kCount of the thread's registers of dQ, beginning with kFirst, in register order. The
+  // tile in global memory has the same order.
   template <int kFirst, int kCount>
   OCTAVO_DEVICE void store_dq(const float (&dq)[G::kDq], u32 tile) const {
     const ThreadCoord t = here();
@@ -317,7 +320,7 @@ struct ConsumerSteps {
     if (thread.lane == 0) ptx::mbarrier_arrive(bar);
   }
 
-  // P of the current block, of which S is complete.
+  // Computes P of the current block, whose S is complete.
   template <class Stats>
   OCTAVO_DEVICE void find_p(float (&s)[G::kScores], const Stats& lse, u32 slot) const {
     if (changes_scores(C.modifiers))
@@ -326,7 +329,7 @@ struct ConsumerSteps {
       exp_scores(s, lse);
     if (slot % 2 != 0) hide_unseen(s, static_cast<i32>(slot / 2));
   }
-  // dS = P (dP - delta) of the current block, of which dP is complete.
+  // Computes dS = P (dP - delta) of the current block, whose dP is complete.
   template <class Stats>
   OCTAVO_DEVICE void find_ds(float (&s)[G::kScores], const float (&dp)[G::kScores],
                              const Stats& delta, u32 slot) const {
@@ -336,14 +339,16 @@ struct ConsumerSteps {
       multiply_ds(s, dp, delta);
     if (slot % 2 != 0) hide_unseen(s, static_cast<i32>(slot / 2));
   }
-  // The number of a block of queries, times 2, and 1 if it needs a mask.
+  // Twice the number of the block of queries in the current stage, plus 1 if the block needs a
+  // mask.
   OCTAVO_DEVICE u32 block_slot() const {
     return __builtin_bit_cast(u32, ptx::load_shared_f32(G::block_slot(q(block).stage())));
   }
 
   // --- dK and dV --------------------------------------------------------------------------------
 
-  // The warpgroup's 64 rows, through its own rows of a tile in shared memory; 16 bytes at once.
+  // Stores the warpgroup's 64 rows of dK or dV. They go through the warpgroup's own rows of a tile
+  // in shared memory and leave 16 bytes at a time.
   OCTAVO_DEVICE void store_gradient(const float (&d)[G::kColumns], float factor, u32 tile, void* to,
                                     const Strides& strides) const {
     const ThreadCoord t = here();

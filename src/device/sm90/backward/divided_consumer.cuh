@@ -1,14 +1,15 @@
-// The two consumer warpgroups of a tile of 64 keys whose products they divide (divides_products):
-// with 256 columns the registers of a warpgroup hold dK or dV of 64 keys, not both. Each product
-// has 64 rows, so no operand is read twice.
+// Two consumer warpgroups that share a tile of 64 keys and divide its products (divides_products).
+// With 256 columns the registers of a warpgroup hold dK or dV of 64 keys, but not both. Each
+// product has 64 rows, so no operand is read twice.
 //
 //   warpgroup   scores, transposed          sum              columns of dQ = dS K
 //   0, dV       S = K Q^T, P = exp2(S)      dV += P^T dO     the upper half
 //   1, dK       dP = V dO^T, dS             dK += dS^T Q     the lower half
 //
-// P goes to the other warpgroup in 16 bits through shared memory, where dS = P (dP - delta) then
-// replaces it: a thread reads and writes the same words. dQ is a block late on the side of dV, so
-// that no warpgroup waits for dS. While one computes P or dS, the tensor cores work for the other:
+// Warpgroup 0 passes P to warpgroup 1 in 16 bits through shared memory. There dS = P (dP - delta)
+// replaces P: each thread writes the words that it has read. Warpgroup 0 computes its half of dQ
+// one block late, so that no warpgroup waits for dS. While one warpgroup computes P or dS, the
+// tensor cores work for the other:
 //
 //   tensor cores      dQ(i-1) dV(i)  S(i+1)  of dV           dQ(i) dK(i)  dP(i+1)  of dK
 //   warpgroup of dV   store dQ(i-1)          P(i+1)
@@ -42,7 +43,7 @@ struct DividedConsumer : ConsumerSteps<Config> {
   using Steps::store_ds;
   using Steps::store_gradient;
 
-  // Halves of the columns of dQ, of two slices each.
+  // The two halves of dQ's columns. Each half has two slices.
   static constexpr int kLower = 0, kUpper = 1;
   static constexpr int kOfHalf = dq_slices(C) / 2, kDqOfSlice = G::kDq / kOfHalf;
   static_assert(kOfHalf == 2, "share_dq shares two slices");
@@ -65,7 +66,7 @@ struct DividedConsumer : ConsumerSteps<Config> {
     ptx::wgmma_fence();
     add_queries(sum, scores, block, queries);
   }
-  // Half of the columns of dQ = dS K of a block.
+  // Starts dQ = dS K of a block, for one half of the columns.
   template <int kHalf>
   OCTAVO_DEVICE void start_dq(float (&dq)[G::kDq], u32 of_block) const {
     ptx::mbarrier_wait(G::ds_full(ds_buffer(of_block)), ds_phase(of_block));
@@ -81,7 +82,7 @@ struct DividedConsumer : ConsumerSteps<Config> {
           Steps::template by_rows<C.block_n>(keys + step * 16 * kRowBytes), step > 0);
     ptx::wgmma_commit();
   }
-  // The product for dQ is complete.
+  // Passes a half of dQ, whose product is complete, to the writers.
   template <int kHalf>
   OCTAVO_DEVICE void share_dq(float (&dq)[G::kDq], u32 of_block) const {
     ptx::pin(dq);
@@ -89,7 +90,7 @@ struct DividedConsumer : ConsumerSteps<Config> {
     share_slice<kHalf, 0>(dq, of_block);
     share_slice<kHalf, 1>(dq, of_block);
   }
-  // The half's buffers take its slices in turn.
+  // The buffers of a half take its slices in turn.
   template <int kHalf, int kSlice>
   OCTAVO_DEVICE void share_slice(const float (&dq)[G::kDq], u32 of_block) const {
     constexpr u32 kFirst = kHalf == kLower ? 0 : dq_buffers_of(C, kLower);
@@ -101,14 +102,14 @@ struct DividedConsumer : ConsumerSteps<Config> {
     ptx::warp_sync();
     arrive(G::dq_full(buffer));
   }
-  // The last product is complete.
+  // Call when the last product is complete.
   OCTAVO_DEVICE void store_sum(i32 blocks, float factor, u32 tile, void* to,
                                const Strides& strides) {
     if (blocks == 0) {
       OCTAVO_UNROLL
       for (int i = 0; i < G::kColumns; ++i) sum[i] = 0.0f;
     }
-    // Both warpgroups have read K and V for the last time.
+    // After this barrier both warpgroups have read K and V for the last time.
     ptx::named_barrier_sync(1, consumer_threads(C));
     store_gradient(sum, factor, tile, to, strides);
   }
@@ -132,13 +133,14 @@ struct DividedConsumer : ConsumerSteps<Config> {
     ptx::mbarrier_wait(G::do_full(dout(block).stage()), dout(block).phase());
     start_sum(probability, G::do_tile(dout(block).stage()));
   }
-  // dV of block `block - 1` is complete.
+  // Call when dV of block `block - 1` is complete.
   OCTAVO_DEVICE void finish_dv(Operand& probability) {
     ptx::pin(sum);
     pin(probability);
     if (block > 0) arrive(G::do_empty(dout(block - 1).stage()));
   }
-  // One block of queries. dV of the block before is still running on entry.
+  // Computes P, dV and half of dQ of one block of queries. dV of the previous block is still
+  // running on entry.
   OCTAVO_DEVICE void visit_for_dv(Operand& probability) {
     float s[G::kScores], dq[G::kDq];
     start_scores(s);
@@ -151,7 +153,7 @@ struct DividedConsumer : ConsumerSteps<Config> {
     find_p(s, lse, slot);
     pack(probability, s);
     share_p(probability);
-    // One branch for all: with two, the compiler spills.
+    // Everything that depends on this condition is in one branch: with two, the compiler spills.
     if (block > 0) {
       start_dq<kUpper>(dq, block - 1);
       start_dv(probability);
@@ -198,13 +200,14 @@ struct DividedConsumer : ConsumerSteps<Config> {
     arrive(G::ds_full(ds_buffer(block)));
     arrive(G::do_empty(dout(block).stage()));
   }
-  // dK of block `block - 1` is complete.
+  // Call when dK of block `block - 1` is complete.
   OCTAVO_DEVICE void finish_dk(Operand& ds) {
     ptx::pin(sum);
     pin(ds);
     if (block > 0) arrive(G::q_empty(q(block - 1).stage()));
   }
-  // One block of queries. dK of the block before is still running on entry.
+  // Computes dS, dK and half of dQ of one block of queries. dK of the previous block is still
+  // running on entry.
   OCTAVO_DEVICE void visit_for_dk(Operand& ds) {
     float s[G::kScores], dp[G::kScores], dq[G::kDq];
     start_dp(dp);

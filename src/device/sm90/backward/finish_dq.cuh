@@ -1,5 +1,5 @@
-// dQ from its FP32 sums: scaled, rounded, and stored as rows. A CTA has one block of queries. The
-// sums lie in the order of the accumulators, so the rows are put together in shared memory.
+// Scales the FP32 sums of dQ, rounds them and stores them as rows. A CTA computes one block of
+// queries. The sums are in accumulator order, so rows are assembled in shared memory.
 #pragma once
 
 #include "device/ptx/math.cuh"
@@ -17,9 +17,10 @@ struct FinishDq {
   static constexpr Sm90BackwardConfig C = Config::value;
   static constexpr i32 kQuads = C.block_m * C.head_dim / 4 / kFinishThreads;  // of a thread
 
-  // The rows of its accumulator (ptx/wgmma.cuh) that a quad of registers holds, from Consumer::
-  // store_dq: two neighbouring columns of `row`, and two of `row` + 8. With transposes_dq the rows
-  // are columns of dQ. The sums are in parts: of a warpgroup each, or slices of columns.
+  // Where four consecutive sums belong, which Consumer::store_dq has written from one thread's
+  // accumulator (ptx/wgmma.cuh): two neighbouring columns of `row`, and the same columns eight rows
+  // further. With transposes_dq the rows are columns of dQ. The sums are in parts, one for each
+  // warpgroup or for each slice of columns.
   struct Quad {
     i32 row, column;
     OCTAVO_DEVICE explicit Quad(i32 index) {

@@ -17,7 +17,7 @@ struct ConfigOf {
   static constexpr Sm90BackwardConfig value = kConfig;
 };
 
-// The kernel parameters of a configuration: only what it reads.
+// The parameters that the kernel of a configuration takes: only those that it reads.
 template <bool kHasModifiers>
 struct SelectParams {
   using Type = Sm90BackwardParams;
@@ -29,9 +29,9 @@ struct SelectParams<true> {
 template <class Config>
 using ParamsOf = typename SelectParams<any(Config::value.modifiers)>::Type;
 
-// A consumer thread. `group` says which 64 keys of the tile it has. Of a tile of scores it holds
-// two rows (keys) of its warp's 16, lane / 4 and lane / 4 + 8, and of every eight columns (queries)
-// two.
+// The coordinates of a consumer thread. `group` says which 64 keys of the tile its warpgroup has.
+// In a tile of scores the thread holds two of its warp's 16 rows (keys), lane / 4 and lane / 4 + 8,
+// and two of every eight columns (queries).
 struct ThreadCoord {
   u32 group, warp, lane;
 };

@@ -11,13 +11,13 @@ struct Sm90BackwardParams {
   // (column, row, head, batch); rows are tokens and there is one batch in a varlen batch.
   ptx::TensorMap q, k, v, dout;
 
-  // [sequence][head_q][stats_rows], as device/backward/row_stats.cuh writes them.
+  // The row statistics, [sequence][head_q][stats_rows], written by device/backward/row_stats.cuh.
   const float* lse_log2 = nullptr;
   const float* delta = nullptr;
   i32 stats_rows = 0;
 
-  // FP32 dQ, a tile for each block of queries and query head, in the order of the registers that
-  // hold it; and for each tile how many blocks of keys have been added.
+  // The FP32 sums of dQ, one tile for each query head and block of queries, in the order of the
+  // accumulator registers; and for each tile the number of key blocks that have been added.
   float* dq_sum = nullptr;
   u32* dq_turn = nullptr;
   i32 dq_tiles = 0;  // of one head

@@ -35,10 +35,9 @@ struct Producer {
     ptx::warp_sync();
   }
 
-  // Loads `rows` rows, of which the first `exist` belong to the sequence, and then arrives at
-  // `full`. Rows that follow in a varlen batch belong to the next sequence, and in a padded one to
-  // the padding. They are zeroed: they are multiplied by zeros, and 0 times what they hold may be
-  // NaN.
+  // Loads `rows` rows and arrives at `full`. Only the first `exist` rows belong to the sequence. In
+  // a varlen batch the others belong to the next sequence, in a padded batch to the padding. These
+  // are zeroed: they are multiplied by 0, and 0 times their contents might be NaN.
   OCTAVO_DEVICE void load(const ptx::TensorMap& map, u32 to, u32 full, i32 rows, i32 exist,
                           i32 token, i32 head, const float* stats, u32 stats_to) {
     const bool cuts_sequence = (C.modifiers.padded || p.cu_seqlens_q != nullptr) && exist < rows;
@@ -61,7 +60,7 @@ struct Producer {
     if (leader) ptx::mbarrier_arrive(full);
   }
 
-  // A block of queries, and which one it is: its number, and whether it needs a mask.
+  // Loads a block of queries, and stores its number and whether it needs a mask.
   OCTAVO_DEVICE void load_block(i32 head, i32 m) {
     const i32 row = m * C.block_m, token = work.span.q_begin + row;
     const i32 exist = work.span.seqlen_q - row;
@@ -98,8 +97,8 @@ struct Producer {
 };
 
 // Adds blocks of dQ to their tiles in global memory in the fixed order of work.cuh. The CTA whose
-// turn is 0 stores instead of adding. Writer b serves buffer b. The buffers of a half of the
-// columns take its slices in turn, block by block.
+// turn is 0 stores instead of adding. Writer b serves buffer b. With divides_products the buffers
+// of one half of dQ's columns take its slices in turn, block by block.
 template <class Config>
 struct DqWriter {
   using G = Geometry<Config>;
@@ -126,7 +125,8 @@ struct DqWriter {
     ptx::bulk_commit();
     ptx::bulk_wait_read<0>();
     ptx::mbarrier_arrive(G::dq_empty(buffer));
-    // The sum has landed, not only left: else the next CTA's could come before it.
+    // Waits until the sum has arrived in global memory, not only until it was read from shared
+    // memory. Otherwise the next CTA's sum could arrive first.
     ptx::bulk_wait<0>();
     ptx::spare("the end of a bulk copy implies such a fence");
     ptx::fence_proxy_async_all();

@@ -1,9 +1,9 @@
 // The work of one CTA of the backward kernel, and the order in which blocks of keys add to dQ.
 //
 // A CTA has block_n keys of one KV head. For every query head that shares them it visits the blocks
-// of queries that see any of these keys. The sum of dQ over blocks of keys is the only one that
-// CTAs share. FP32 sums depend on their order, so each block of queries has a fixed one: a CTA adds
-// its part when it is its turn, and the result has the same bits in every run.
+// of queries that see any of these keys. dQ is the only sum to which several CTAs contribute. FP32
+// sums depend on their order, so the order is fixed for each block of queries: a CTA adds its part
+// when it is its turn, and the result has the same bits in every run.
 //
 // The order is chosen so that CTAs seldom wait. Heads come in groups that fill the SMs once:
 //
@@ -14,13 +14,13 @@
 //                                       block each, cyclic   then the one before it, ...
 //   none    all      first keys first   ascending            first tile first
 //
-// Under a causal mask the tiles of an even group start together, each at its diagonal, and are at
-// different blocks at any time. Short tiles end first, and their CTAs get the long tiles of the odd
-// group that follows: these start one after another from the last block downwards, are at different
-// blocks too, and end together. A tile only waits for tiles that start before it, except in a
-// circle: there all tiles of a head must be resident, and a head with more than max_cyclic_tiles
-// uses the last line of the table. So no tile waits forever, provided that CTAs are dispatched in
-// the order of their index.
+// Under a causal mask the tiles of an even group start together, each at its diagonal, so at any
+// time they are at different blocks. Short tiles end first, and their CTAs get the long tiles of
+// the odd group that follows. These start one after another and descend from the last block, so
+// they too are at different blocks, and they end together. In all orders but the cyclic one, a tile
+// waits only for tiles that start before it. In the cyclic order all tiles of a head must be
+// resident; a head with more than max_cyclic_tiles tiles uses the last line of the table. So no
+// tile waits forever, provided that CTAs are dispatched in the order of their index.
 #pragma once
 
 #include "config/sm90_backward.h"
@@ -80,7 +80,8 @@ struct Work {
     w.find_queries(p);
     return w;
   }
-  // The tile's number in the order of the grid: tiles beyond the sequence follow its own.
+  // The position of the tile among the head's tiles in the order of the grid. Tiles beyond the
+  // sequence come after its own.
   OCTAVO_DEVICE i32 place() const {
     return order == kMaskedAscending ? n_tiles() - 1 - n_tile : n_tile;
   }
@@ -93,7 +94,7 @@ struct Work {
     return p.cu_seqlens_q == nullptr ? sequence : 0;
   }
 
-  // Through shared memory: the consumers have no registers for it.
+  // Passes the work to the consumers through shared memory, as they have no registers to keep it.
   OCTAVO_DEVICE void publish(u32 slot) const {
     const i32 fields[] = {span.q_begin, span.seqlen_q, span.kv_begin, span.seqlen_kv, sequence,
                           head_kv,      n_tile,        m_begin,       m_count,        order};
@@ -112,7 +113,7 @@ struct Work {
             field(slot, 8),
             field(slot, 9)};
   }
-  // Only what a mask needs.
+  // Reads only what a mask needs.
   static OCTAVO_DEVICE Work read_lengths(u32 slot) {
     Work w{};
     w.span.seqlen_q = field(slot, 1);
@@ -121,7 +122,7 @@ struct Work {
     return w;
   }
 
-  // The queries that see a key of the tile, as blocks.
+  // Finds the blocks of queries that see some key of the tile.
   OCTAVO_DEVICE void find_queries(const Sm90BackwardParams& p) {
     const QueryLimits first = query_limits(p, span, n());
     const QueryLimits last = query_limits(p, span, min_of(n() + C.block_n, span.seqlen_kv) - 1);
@@ -162,8 +163,8 @@ struct Work {
   }
 };
 
-// The number of the first tile of dQ of a sequence. In a varlen batch a tile may be left out
-// between sequences, and none is shared.
+// The number of the first tile of dQ of a sequence. In a varlen batch a tile may stay unused
+// between two sequences, and no two sequences share one.
 template <int kBlockM>
 OCTAVO_DEVICE i32 first_dq_tile(const Sm90BackwardParams& p, const SequenceSpan& span,
                                 i32 sequence) {
@@ -171,8 +172,8 @@ OCTAVO_DEVICE i32 first_dq_tile(const Sm90BackwardParams& p, const SequenceSpan&
   return span.q_begin / kBlockM + sequence;
 }
 
-// Zeroes those of rows [first, first + rows) of a 16-bit gradient that are padding: rows of the
-// tensor outside [begin, begin + length).
+// Zeroes the padding among rows [first, first + rows) of a 16-bit gradient. Padding is every row of
+// the tensor outside [begin, begin + length).
 template <int kThreads>
 OCTAVO_DEVICE void clear_padding(void* to, const Strides& s, i64 of_head, i32 first, i32 rows,
                                  i32 begin, i32 length, i32 head_dim) {

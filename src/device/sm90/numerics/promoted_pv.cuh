@@ -210,7 +210,7 @@ struct PromotedPv {
     for (int i = 0; i < kVScales; ++i) {
       const i32 column = i * kWarpgroup + static_cast<i32>(tile.warp * 32 + tile.lane);
       scales.x[i] = ptx::load_written_f32(v_scale(p, tile, column),
-                                          ptx::mask_term(column < p.head_dim, true));
+                                          ptx::mask_term(column < p.head_dim_v, true));
     }
     return scales;
   }
@@ -253,7 +253,7 @@ struct PromotedPv {
       const float* const scale = v_scale(p, tile, mine);
       OCTAVO_UNROLL
       for (int i = 0; i < kCount / 2; ++i) {
-        const bool exists = mine + i / 2 * 8 < p.head_dim;
+        const bool exists = mine + i / 2 * 8 < p.head_dim_v;
         x[i] = ptx::load_written_f32(scale + (i / 2 * 8 + i % 2) * stride, exists);
       }
     }
