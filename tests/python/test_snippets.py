@@ -7,7 +7,7 @@ What an HTML comment above a block says:
     <!-- run first: CODE -->     Python that makes the variables which the reader is assumed to have
     <!-- run -->                 a block for the shell whose lines are cheap: they are run, each in turn
 
-The tests need PyTorch; a page that needs transformers is skipped without it.
+The tests need PyTorch; a page that needs transformers or JAX is skipped without them.
 """
 
 import importlib
@@ -69,9 +69,10 @@ def commands(page):
 @pytest.mark.parametrize("page", [p for p in PAGES if python_blocks(p)], ids=name_of)
 def test_python(page, monkeypatch, tmp_path):
     pytest.importorskip("torch")
-    if "transformers" in page.read_text() and any("import transformers" in b[3] or "from transformers" in b[3]
-                                                  for b in python_blocks(page) if not b[1]):
-        pytest.importorskip("transformers")
+    executed = "\n".join(code for _, note, _, code in python_blocks(page) if not note)
+    for framework in ("jax", "transformers"):
+        if re.search(rf"^(import|from) {framework}\b", executed, re.MULTILINE):
+            pytest.importorskip(framework)
     monkeypatch.chdir(tmp_path)
     importlib.import_module("octavo.torch").reset_fallbacks()  # of other pages
     namespace = {"__name__": "snippet"}
