@@ -10,7 +10,7 @@ export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 export JOBS
 
-.PHONY: help build demo test test-long stress lint format format-check fuzz install clean
+.PHONY: help build demo docs test test-long stress lint format format-check fuzz install clean
 
 help:
 	@echo "make demo              install what is missing, build, run the five presets"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-long         run the emulator's tests with 20 schedules and every kernel's mutants"
 	@echo "make stress HOURS=1    run the stress test: threads, forks, failing allocations"
 	@echo "make build             make the release build in build/"
+	@echo "make docs              make the documentation as a site in build-docs/site"
 	@echo "make lint              run clang-format and clang-tidy"
 	@echo "make format            run clang-format in place"
 	@echo "make fuzz MINUTES=10   run the fuzz targets, 10 minutes in total"
@@ -49,6 +50,15 @@ test-long: build
 stress: build
 	OCTAVO_STRESS_SECONDS=$$(($(HOURS) * 3600)) taskset -c 0,1 build/tests/stress/stress_test
 
+# In an environment of its own, which is made again when its list of packages changes.
+build-docs/installed: tools/docs_requirements.txt
+	python3 -m venv build-docs
+	build-docs/bin/pip install --quiet --disable-pip-version-check -r tools/docs_requirements.txt
+	touch $@
+
+docs: build-docs/installed
+	NO_MKDOCS_2_WARNING=1 build-docs/bin/mkdocs build --strict
+
 lint:
 	@tools/setup.sh lint
 	@tools/lint.sh
@@ -70,4 +80,4 @@ install: build
 	cmake --install build --prefix $(PREFIX)
 
 clean:
-	rm -rf build build-debug build-asan build-tsan build-fuzz build-python build-repro
+	rm -rf build build-debug build-asan build-tsan build-fuzz build-python build-docs build-repro

@@ -1,6 +1,7 @@
 // The command `octavo`: parses the arguments, runs one subcommand, and turns any failure into an
 // exit code and at most one sentence on stderr.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -8,6 +9,8 @@
 #include <new>
 #include <string>
 
+#include "colour.h"
+#include "commands/command_tree.h"
 #include "commands/commands.h"
 #include "error.h"
 #include "exit.h"
@@ -19,7 +22,7 @@ using namespace octavo::cli;
 
 int fail(int code, std::string message) {
   std::replace(message.begin(), message.end(), '\n', ' ');
-  fmt::print(stderr, "octavo: {}\n", message);
+  fmt::print(stderr, "{}{}\n", error_prefix(shows_colour(STDERR_FILENO)), message);
   return code;
 }
 
@@ -27,11 +30,7 @@ int fail(int code, std::string message) {
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc,
                           char** argv) {
   if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
-    return octavo::cli::bad_input(
-               "the subcommand", in_quotes(argv[1]),
-               "run, check, accuracy, bench, counters, gate, evidence, quantize, explain, devices, "
-               "kernels, cache, emulator")
-        .message();
+    return unknown_subcommand(app, argv[1]).message();
   }
   return fmt::format("{} (--help says more)", error.what());
 }
@@ -59,10 +58,10 @@ int main(int argc, char** argv) {
   int exit_code = kExitOk;
   CLI::App app("Fused attention: O = softmax(scale Q K^T + mask) V, in 32, 16 and 8 bits.",
                "octavo");
-  app.set_version_flag("--version", "octavo " + std::string(octavo::version()));
+  app.set_version_flag("-V,--version", "octavo " + std::string(octavo::version()));
   app.require_subcommand(1);
   app.get_formatter()->column_width(34);
-  app.footer("octavo SUBCOMMAND --help shows its options.\n");
+  app.footer("octavo help SUBCOMMAND shows its options.\n");
   add_run_command(app, exit_code);
   add_check_command(app, exit_code);
   add_accuracy_command(app, exit_code);
@@ -76,6 +75,8 @@ int main(int argc, char** argv) {
   add_kernels_command(app, exit_code);
   add_cache_command(app, exit_code);
   add_emulator_command(app, exit_code);
+  add_completion_command(app, exit_code);
+  add_help_command(app, exit_code);
   const int code = parse_and_run(app, argc, argv, exit_code);
   if (std::fflush(stdout) != 0 && code == kExitOk) {
     return fail(kExitFailed, "standard output cannot be written.");

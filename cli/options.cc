@@ -2,11 +2,13 @@
 #include "options.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdio>
 
+#include "colour.h"
 #include "error.h"
 #include "exit.h"
 #include "octavo/emulator.hpp"
@@ -235,7 +237,8 @@ void JsonFlag::write(const std::string& json) {
 }
 
 void report(JsonFlag& json_flag, const std::string& text, const std::string& json) {
-  if (!json_flag.replaces_text()) std::fputs(text.c_str(), stdout);
+  if (!json_flag.replaces_text())
+    std::fputs((shows_colour(STDOUT_FILENO) ? in_colour(text) : text).c_str(), stdout);
   json_flag.write(json);
 }
 

@@ -159,16 +159,32 @@ std::string host_lines(const BenchReport& report) {
   return text;
 }
 
+Table error_table() {
+  using enum Table::Align;
+  return Table({{"precision", left},
+                {"max"},
+                {"rmse"},
+                {"rel. rmse"},
+                {"1 - cosine"},
+                {"bias"},
+                {"kernel max"},
+                {"kernel rmse"},
+                {"kernel bias"}});
+}
+
 std::string render(const AccuracyReport& report) {
   using enum Table::Align;
   std::string text = fmt::format(
       "accuracy on {} ({}), the worst of {} seeds{}\n", report.device, report.machine, report.seeds,
       report.oracle == "cpu" ? "" : ", fp64 attention on " + report.oracle);
   std::string last;
-  std::optional<Table> table;
+  std::optional<Table> errors, times;
+  bool timed = false, any_time = false;
   const auto finish = [&] {
-    if (table) text += table->text();
-    table.reset();
+    if (errors) text += errors->text();
+    if (errors && timed) text += "\n" + times->text();
+    errors.reset();
+    timed = false;
   };
   std::vector<std::string> missing;
   for (const AccuracyRow& row : report.rows) {
@@ -177,36 +193,28 @@ std::string render(const AccuracyReport& report) {
     if (title != last) {
       finish();
       text += "\n" + title + "\n";
-      table.emplace(std::vector<Table::Column>{{"precision", left},
-                                               {"max"},
-                                               {"rmse"},
-                                               {"rel. rmse"},
-                                               {"1 - cosine"},
-                                               {"bias"},
-                                               {"kernel max"},
-                                               {"kernel rmse"},
-                                               {"kernel bias"},
-                                               {"us"},
-                                               {"prequantized us"}});
+      errors.emplace(error_table());
+      times.emplace(std::vector<Table::Column>{{"precision", left}, {"us"}, {"prequantized us"}});
       last = title;
     }
     const std::string mode(name(row.precision));
     if (!row.not_available.empty()) {
-      table->add_row({mode, "not available", "", "", "", "", "", "", "", "", ""});
+      errors->add_row({mode, "not available"});
       const std::string line = mode + ": " + row.not_available;
       if (std::find(missing.begin(), missing.end(), line) == missing.end()) missing.push_back(line);
       continue;
     }
-    const auto time = [](const std::optional<double>& us) {
-      return us ? short_number(*us) : std::string("not measured");
-    };
-    table->add_row({mode, error_number(row.total.max_abs), error_number(row.total.rmse),
-                    error_number(row.total.relative_rmse), error_number(1 - row.total.cosine),
-                    error_number(row.total_bias), error_number(row.kernel.max_abs),
-                    error_number(row.kernel.rmse), error_number(row.kernel_bias), time(row.us),
-                    time(row.prequantized_us)});
+    errors->add_row({mode, error_number(row.total.max_abs), error_number(row.total.rmse),
+                     error_number(row.total.relative_rmse), error_number(1 - row.total.cosine),
+                     error_number(row.total_bias), error_number(row.kernel.max_abs),
+                     error_number(row.kernel.rmse), error_number(row.kernel_bias)});
+    times->add_row(
+        {mode, or_dash(row.us, short_number), or_dash(row.prequantized_us, short_number)});
+    timed = timed || row.us || row.prequantized_us;
+    any_time = any_time || timed;
   }
   finish();
+  if (!any_time) text += "\ntimes: not measured\n";
   if (!missing.empty()) text += "\nnot available:\n";
   for (const std::string& line : missing) text += "  " + wrapped(line, 4) + "\n";
   return text;

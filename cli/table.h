@@ -8,8 +8,11 @@
 
 namespace octavo::cli {
 
-inline constexpr std::size_t kTextWidth = 108;
+inline constexpr std::size_t kTextWidth = 100;
 
+// A table of at most kTextWidth columns: if its cells are wider, titles and then the widest columns
+// of text continue on further lines, broken at spaces and after commas. Words and numbers stay
+// whole.
 class Table {
  public:
   enum class Align { left, right };
@@ -23,6 +26,8 @@ class Table {
   std::string text() const;
 
  private:
+  std::vector<std::size_t> widths() const;
+
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
@@ -30,7 +35,8 @@ class Table {
 // Long values continue under their own column.
 std::string field_lines(const std::vector<std::pair<std::string, std::string>>& fields);
 
-// Breaks at spaces so that no line is wider than kTextWidth; all but the first are indented.
+// Breaks at spaces, and words that are too long after commas, so that no line is wider than
+// kTextWidth; all but the first are indented.
 std::string wrapped(std::string_view text, std::size_t indent);
 
 std::string short_number(double value);     // four significant digits, no exponent up to 1e6

@@ -2,7 +2,7 @@
 # python_env.sh STAGE: creates a virtual environment in build-python, unless python3 has everything
 # already. The stage `module` installs what building the Python module needs, XLA's headers (in
 # jaxlib) included, and `frameworks`, after it, what only tests need: PyTorch, transformers and JAX,
-# which are large. If the environment cannot
+# which are large, and matplotlib. If the environment cannot
 # be created (no network, no venv), the module is not built, and its tests are listed as not run. If
 # only the frameworks are unavailable, their tests are.
 set -euo pipefail
@@ -16,7 +16,7 @@ case $stage in module | frameworks) ;; *)
 esac
 environment=build-python
 needs="import ml_dtypes, nanobind, numpy, pytest"
-frameworks="import jax, torch, transformers"
+frameworks="import jax, matplotlib, torch, transformers"
 for python in "$environment/bin/python" python3; do
   "$python" -c "$needs; $frameworks" 2>/dev/null && exit 0
 done
@@ -46,6 +46,6 @@ fi
 # bring CUDA's libraries, as all packages for x86_64 do.
 torch="torch>=2.6"
 [[ $(uname -m) == aarch64 ]] && torch="torch==2.10.*"
-packages=("$torch" "transformers>=5" "jax")
+packages=("$torch" "transformers>=5" "jax" "matplotlib>=3.8")
 echo "Adding to $environment: ${packages[*]}"
 install "${packages[@]}" || echo "They could not be had: their tests will not run."

@@ -4,7 +4,7 @@
 usage: report.py --folder evidence/nvidia-h200 [--before FOLDER] --out report
 
 Reads every Octavo report under the folder by its kind (docs/json.md) and writes report.html and
-report.md. With --before, the times of that folder's comparisons are compared with this one's.
+report.md. Charts are drawn by matplotlib; without it the report has the tables alone. With --before, the times of that folder's comparisons are compared with this one's.
 """
 
 import argparse
@@ -19,35 +19,41 @@ import report_roofline
 
 KINDS = ("gate", "compare", "bench", "python_bench", "check", "counters", "sanitize")
 STYLE = """
-:root { color-scheme: light dark; --ink: #1c1c1e; --paper: #fff; --soft: #667; --rule: #d6d6dc;
+:root { color-scheme: light dark; --ink: #1c1c1e; --paper: #fff; --soft: #667; --rule: #d6d6dc; --link: #1f5fa8;
   --good: #2a7f62; --bad: #b8402a; --a: #1f5fa8; --b: #c06a12; --c: #7a3e9d; --d: #2a7f62; --e: #a8385d;
   --f: #666; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e8e8ea; --paper: #17181b; --soft: #9a9aa4;
-  --rule: #3a3b40; --good: #55b894; --bad: #e27a62; --a: #6aa5ea; --b: #e6a052; --c: #bd8ae0; --d: #55b894;
-  --e: #e585a8; --f: #aaa; } }
-@media print { :root { --ink: #000; --paper: #fff; --soft: #444; --rule: #bbb; }
-  section { break-inside: avoid; } }
+  --rule: #3a3b40; --link: #6aa5ea; --good: #55b894; --bad: #e27a62; --a: #6aa5ea; --b: #e6a052; --c: #bd8ae0;
+  --d: #55b894; --e: #e585a8; --f: #aaa; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1rem; max-width: 60rem; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2rem; } h3 { font-size: 1rem; }
-p { overflow-wrap: anywhere; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.2rem 0.7rem 0.2rem 0; border-bottom: 1px solid var(--rule); text-align: right;
-  white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-td.words { text-align: left; white-space: normal; min-width: 12rem; }
-svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; }
-svg text { fill: var(--ink); } .grid { stroke: var(--rule); } .mark { stroke: var(--soft);
-  stroke-dasharray: 3 3; }
-.bar.good { fill: var(--good); } .bar.bad { fill: var(--bad); }
-.line { fill: none; stroke-width: 2; }
-.line.a { stroke: var(--a); } .line.b { stroke: var(--b); } .line.c { stroke: var(--c); }
-.line.d { stroke: var(--d); } .line.e { stroke: var(--e); } .line.f { stroke: var(--f); }
-.dot.a { fill: var(--a); } .dot.b { fill: var(--b); } .dot.c { fill: var(--c); } .dot.d { fill: var(--d); }
-.dot.e { fill: var(--e); } .dot.f { fill: var(--f); }
+h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.25rem; margin-top: 2.5rem; } h3 { font-size: 1rem; }
+a { color: var(--link); }
+p, li { overflow-wrap: anywhere; }
+nav ul, .summary { padding-left: 1.2rem; }
+nav ul { columns: 22rem; } nav li { break-inside: avoid; }
+.summary .bad { color: var(--bad); font-weight: 600; }
+table { border-collapse: collapse; font-size: 0.875rem; font-variant-numeric: tabular-nums; width: 100%;
+  margin: 1rem 0; }
+th, td { padding: 0.2rem 0 0.2rem 0.7rem; border-bottom: 1px solid var(--rule); text-align: right;
+  vertical-align: top; overflow-wrap: anywhere; }
+th { font-weight: 600; vertical-align: bottom; overflow-wrap: normal; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+td.words, th.words { text-align: left; }
+summary { cursor: pointer; margin: 0.7rem 0; }
+svg { display: block; width: 100%; max-width: 44rem; height: auto; font-family: system-ui, sans-serif; }
+@media (max-width: 40rem) {
+  table, tbody, tr, td { display: block; } thead { display: none; }
+  tr { padding: 0.5rem 0; border-bottom: 1px solid var(--rule); }
+  td, td:first-child { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: 0.1rem 0; }
+  td::before { content: attr(data-title); color: var(--soft); text-align: left; flex: none; }
+  td:first-child { font-weight: 600; } td:first-child::before { content: none; }
+}
+@media print { :root { --ink: #000; --paper: #fff; --soft: #444; --rule: #bbb; }
+  nav { display: none; } details::details-content { content-visibility: visible; height: auto; } }
 """
+LONG_TABLE = 12  # rows; longer ones are folded
 
 
 class Evidence:
@@ -82,21 +88,27 @@ class Paragraph:
 
 
 class Table:
-    """Cells are text, or (shown, value): the page also contains the value, for programs that read it."""
+    """Cells are text, or (shown, value): the page also contains the value, for programs that read it. On a phone a row
+    is a block, whose cells have the titles of their columns beside them."""
 
     def __init__(self, header, rows, name):
         self.header, self.rows, self.name = header, rows, name
 
     def html(self):
-        def cell(c):
+        wordy = [any(isinstance(row[i], str) and len(row[i]) > 30 for row in self.rows) for i in range(len(self.header))]
+
+        def cell(i, c):
+            attributes = f' data-title="{html.escape(self.header[i])}"' + (' class="words"' if wordy[i] else "")
             if isinstance(c, tuple):
-                return f'<td data-value="{html.escape(repr(c[1]))}">{html.escape(c[0])}</td>'
-            words = ' class="words"' if len(c) > 40 else ""
-            return f"<td{words}>{html.escape(c)}</td>"
-        head = "".join(f"<th>{html.escape(h)}</th>" for h in self.header)
-        body = "".join("<tr>" + "".join(map(cell, r)) + "</tr>" for r in self.rows)
-        return (f'<div class="wide"><table id="{html.escape(self.name)}"><thead><tr>{head}</tr></thead>'
-                f"<tbody>{body}</tbody></table></div>")
+                attributes += f' data-value="{html.escape(repr(c[1]))}"'
+            return f"<td{attributes}>{html.escape(c[0] if isinstance(c, tuple) else c)}</td>"
+        head = "".join(f"<th{' class=words' if wordy[i] else ''}>{html.escape(h)}</th>" for i, h in enumerate(self.header))
+        body = "".join("<tr>" + "".join(cell(i, c) for i, c in enumerate(r)) + "</tr>" for r in self.rows)
+        table = (f'<table id="{html.escape(self.name)}"><thead><tr>{head}</tr></thead>'
+                 f"<tbody>{body}</tbody></table>")
+        if len(self.rows) <= LONG_TABLE:
+            return table
+        return f"<details><summary>All {len(self.rows)} rows</summary>{table}</details>"
 
     def markdown(self):
         def line(cells):
@@ -104,6 +116,17 @@ class Table:
             return "| " + " | ".join(words) + " |"
         rule = line(["---"] + ["---:"] * (len(self.header) - 1))
         return "\n".join([line(self.header), rule, *map(line, self.rows)])
+
+
+class Heading:
+    def __init__(self, words):
+        self.words = words
+
+    def html(self):
+        return f"<h3>{html.escape(self.words)}</h3>"
+
+    def markdown(self):
+        return f"### {self.words}"
 
 
 class Chart:
@@ -143,6 +166,37 @@ def peers_of(row):
     return {**measured, **{f"{k} (recorded)": v for k, v in row.get("recorded_us", {}).items()}}
 
 
+# --- titles for readers, from what a report says about itself
+
+FAMILIES = {"sm90": "Hopper kernels", "sm80": "kernels for every GPU from Ampere on", "decode": "decode kernels"}
+
+
+def about(name):
+    """": Hopper kernels", from the name of the file; nothing if that does not begin with a family."""
+    family = next((words for family, words in FAMILIES.items() if name.startswith(family)), "")
+    return f": {family}" if family else ""
+
+
+def comma(name):
+    return about(name).replace(":", ",")
+
+
+def check_words(report):
+    words = f"suite {report['suite']}" + (f", seed {report['seed']}" if "seed" in report else "")
+    if report.get("streams"):
+        words += f", {report['streams']} threads"
+    return words + (", overlapping launches" if report.get("overlap_launch") else "")
+
+
+def mode_words(report):
+    """Types, precision and mask of a run."""
+    attention = report.get("attention", {})
+    words = report["dtype"]
+    if attention.get("precision", "native") != "native":
+        words += f" as {attention['precision']}"
+    return words + (", causal" if attention.get("causal", "none") != "none" else "")
+
+
 # --- sections: a title and blocks
 
 def gate_section(name, report):
@@ -156,7 +210,7 @@ def gate_section(name, report):
                               (f"{r['resolution']:.1%}", r["resolution"]), r["verdict"]]
                              for r in timed], f"{name}-timings"))
     blocks += [Paragraph(f"{g['name']}: {f}") for g in report["gates"] for f in g["failures"]]
-    return f"Gates ({name})", blocks
+    return f"Gates{about(name)}", blocks
 
 
 def latency_series(rows, head_dim):
@@ -197,20 +251,30 @@ def compare_section(name, report):
                           ratio(r["ratio"]), (f"{r['octavo_gflops'] / 1e3:.0f}", r["octavo_gflops"] / 1e3)]
                          for r in rows], f"{name}-cases"))
     blocks += [Paragraph(f"Failed: {f}") for f in report["failures"]]
-    return f"Beside other libraries ({name})", blocks
+    return f"Speed beside other libraries{about(name)}", blocks
 
 
-def check_section(name, report):
+def check_blocks(name, report):
     state = "passed" if report["passed"] else "FAILED"
     rows = [[f"{r['precision']} {r['format']}", (str(r["cases"]), r["cases"]), error(r["worst_total_error"]),
              error(r["worst_kernel_error"]), (f"{r['worst_bound_ratio']:.0%}", r["worst_bound_ratio"])]
             for r in report["rows"]]
-    return f"Against fp64 ({name})", [
+    modes = sorted({r["precision"] for r in report["rows"]} - {"native"}) or ["native"]
+    return [
+        Heading(f"{check_words(report).capitalize()}: {', '.join(modes)}"),
         Paragraph(f"Suite {report['suite']} on {report['device']}: {state}, {report['cases']} cases, "
                   f"{report['repeat']} runs each, {report['not_run']} not served."),
         Table(["mode, inputs", "cases", "total error", "kernel error", "of its bound"], rows,
               f"{name}-errors"),
         *[Paragraph(f"Failed: {f}") for f in report["failures"][:20]]]
+
+
+def check_sections(evidence):
+    """One for each family of kernels, with all of its runs."""
+    by_family = {}
+    for name, report in evidence["check"]:
+        by_family.setdefault(about(name), []).extend(check_blocks(name, report))
+    return [(f"Errors against fp64{family}", blocks) for family, blocks in by_family.items()]
 
 
 def timing_words(report):
@@ -224,7 +288,7 @@ def bench_section(name, report):
     rows = [[named(r), us(r["median_us"]), us(r["low_us"]), us(r["high_us"]),
              (f"{r['gflops'] / 1e3:.2f}", r["gflops"] / 1e3), error(r["max_error"]), r["kernel"]]
             for r in report["rows"]]
-    return f"Times ({name})", [
+    return f"Times{about(name)}, {mode_words(report)}{timing_words(report)}", [
         Paragraph(f"On {report['device']}, {report['dtype']}, precision "
                   f"{report['attention']['precision']}{timing_words(report)}."),
         Table(["case", "median, us", "1st quartile", "3rd quartile", "TFLOP/s", "max error", "kernel"],
@@ -239,7 +303,7 @@ def python_section(name, report):
         return [us(row["peer"]["median_us"]), ratio(row["ratio"]), (f"{low:.3f} to {high:.3f}", [low, high])]
     rows = [[f"{r['name']} {','.join(map(str, r['shape']))}", r["backend"], us(r["octavo"]["median_us"]), *cells(r),
              ratio(r["again_ratio"])] for r in report["rows"]]
-    return f"From Python ({name})", [
+    return f"Speed from Python{timing_words(report)}", [
         Paragraph(f"{report.get('gpu', 'CPU')}, PyTorch {report['torch']}, {report['dtype']}{timing_words(report)}. A/A: "
                   "Octavo's second turn over its first."),
         Table(["case", "peer", "Octavo, us", "peer, us", "ratio", "95%", "A/A"], rows, f"{name}-python")]
@@ -283,7 +347,7 @@ COUNTERS = (("tensor_active_pct", "tensor cores, %"), ("exp_unit_pct", "exp unit
 
 def counters_section(name, report):
     if not report.get("measured", True):
-        return f"Counters ({name})", [Paragraph(f"Not measured: {report['not_measured']}")]
+        return f"Hardware counters{about(name)}", [Paragraph(f"Not measured: {report['not_measured']}")]
 
     def cell(row, key):
         value = row["metrics"].get(key)
@@ -294,7 +358,7 @@ def counters_section(name, report):
     attention = report.get("attention", {"causal": "none", "precision": "native"})
     rows = [[named({**r, "causal": attention["causal"]}), r["kernel"], *(cell(r, key) for key, _ in COUNTERS)]
             for r in report["rows"]]
-    return f"Counters ({name})", [
+    return f"Hardware counters{about(name)}, {mode_words({**report, 'attention': attention})}", [
         Paragraph(f"On {report['device']}, {report['dtype']}, precision {attention['precision']}, by CUPTI "
                   f"{report['cupti']} in {report['passes']} runs of each kernel, with a warm L2."),
         Table(["case", "kernel", *(title for _, title in COUNTERS)], rows, f"{name}-counters"),
@@ -342,11 +406,11 @@ def change_section(evidence, before):
 
 def sanitize_section(name, report):
     rows = [[t["tool"], "clean" if t["passed"] else "FAILED"] for t in report["rows"]]
-    return f"compute-sanitizer ({name})", [Table(["tool", "state"], rows, f"{name}-sanitize")]
+    return f"compute-sanitizer{about(name)}", [Table(["tool", "state"], rows, f"{name}-sanitize")]
 
 
 SECTIONS = {"gate": gate_section, "compare": compare_section, "bench": bench_section,
-            "python_bench": python_section, "check": check_section, "counters": counters_section, "sanitize": sanitize_section}
+            "python_bench": python_section, "counters": counters_section, "sanitize": sanitize_section}
 
 
 def sections(evidence, before):
@@ -355,23 +419,81 @@ def sections(evidence, before):
     found.append(roofline_section(evidence))
     if before:
         found.append(change_section(evidence, before))
-    found += [SECTIONS[kind](name, report) for kind in ("counters", "check", "bench", "sanitize")
-              for name, report in evidence[kind]]
+    found += check_sections(evidence)
+    found += [SECTIONS[kind](name, report) for kind in ("counters", "bench", "sanitize") for name, report in evidence[kind]]
     return [section for section in found if section]
 
 
-def as_html(title, parts):
-    body = "".join(f"<section><h2>{html.escape(head)}</h2>" + "".join(b.html() for b in blocks) + "</section>"
-                   for head, blocks in parts)
+# --- what the page begins with
+
+def counted(number, one, many=None):
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def summary(evidence):
+    """(sentence, whether it is good) of what decides, for the whole folder."""
+    told = []
+    for name, report in evidence["gate"]:
+        bad = [g["name"] for g in report["gates"] if g["state"] == "failed"]
+        told.append((f"Gates{comma(name)}: {'failed: ' + ', '.join(bad) if bad else 'passed, as far as measured'}.", not bad))
+    for name, report in evidence["compare"]:
+        slower = sum(r["ratio"] is not None and r["ratio"] < 1 for r in report["rows"])
+        slower_in = f"slower in {counted(slower, 'case')}"
+        told.append((f"Speed{comma(name)}: {report['geometric_mean']:.2f} times that of the best other library on the "
+                     f"geometric mean of the cases in f16, {report['minimum']:.2f} at least; "
+                     f"{slower_in if slower else 'in no case slower'}.",
+                     not slower))
+    checks = [report for _, report in evidence["check"]]
+    if checks:
+        failed = sum(len(r["failures"]) for r in checks)
+        all_passed = all(r["passed"] for r in checks)
+        told.append((f"Errors against fp64: {counted(sum(r['cases'] for r in checks), 'case')} in "
+                     f"{counted(len(checks), 'run')}, {counted(failed, 'failure') if failed else 'no failure'}.", all_passed))
+    for name, report in evidence["sanitize"]:
+        bad = [t["tool"] for t in report["rows"] if not t["passed"]]
+        told.append((f"compute-sanitizer{comma(name)}: {'found something with ' + ', '.join(bad) if bad else 'clean'}.", not bad))
+    return told
+
+
+def title_of(evidence, folder):
+    """The GPU if the reports name it, else the folder."""
+    gpus = {report["gpu"]["name"] for _, report in evidence["compare"]}
+    machines = {report["machine"].partition(",")[0] for kind in ("gate", "bench") for _, report in evidence[kind]
+                if report.get("machine") and report["device"].startswith("cuda")}
+    names = gpus or machines
+    return f"Octavo on {names.pop()}" if len(names) == 1 else f"Octavo: {folder}"
+
+
+def named_sections(parts):
+    """(identifier, title, blocks): titles that occur twice are numbered."""
+    seen = {}
+    for number, (head, blocks) in enumerate(parts, 1):
+        seen[head] = seen.get(head, 0) + 1
+        yield f"section-{number}", head if seen[head] == 1 else f"{head} ({seen[head]})", blocks
+
+
+NO_CHARTS = "There are no charts: matplotlib is not installed (pip install matplotlib)."
+
+
+def as_html(title, folder, told, parts):
+    named = list(named_sections(parts))
+    first = "".join(f"<li{'' if good else ' class=bad'}>{html.escape(words)}</li>" for words, good in told)
+    links = "".join(f'<li><a href="#{name}">{html.escape(head)}</a></li>' for name, head, _ in named)
+    body = "".join(f'<section id="{name}"><h2>{html.escape(head)}</h2>' + "".join(b.html() for b in blocks) + "</section>"
+                   for name, head, blocks in named)
+    note = "" if charts.can_draw() else f"<p>{NO_CHARTS}</p>"
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
-            f"<body><h1>{html.escape(title)}</h1>{body}</body></html>\n")
+            f"<body><h1>{html.escape(title)}</h1><p>From the files of {html.escape(folder)}.</p>"
+            f'<ul class="summary">{first}</ul>{note}<nav aria-label="Sections"><ul>{links}</ul></nav>{body}</body></html>\n')
 
 
-def as_markdown(title, parts):
-    lines = [f"# {title}"]
-    for head, blocks in parts:
+def as_markdown(title, folder, told, parts):
+    lines = [f"# {title}", f"From the files of {folder}."]
+    if told:
+        lines.append("\n".join(f"- {words}" if good else f"- **{words}**" for words, good in told))
+    for _, head, blocks in named_sections(parts):
         lines += [f"## {head}"] + [m for b in blocks if (m := b.markdown())]
     return "\n\n".join(lines) + "\n"
 
@@ -386,9 +508,11 @@ def main():
     parts = sections(evidence, Evidence(arguments.before) if arguments.before else None)
     if not parts:
         sys.exit(f"report: {arguments.folder} has no reports; supported: files of {', '.join(KINDS)}")
-    title = f"Octavo: {arguments.folder.resolve().name}"
-    arguments.out.with_name(arguments.out.name + ".html").write_text(as_html(title, parts))
-    arguments.out.with_name(arguments.out.name + ".md").write_text(as_markdown(title, parts))
+    folder = arguments.folder.resolve().name
+    told = summary(evidence)
+    page = title_of(evidence, folder), folder, told, parts
+    arguments.out.with_name(arguments.out.name + ".html").write_text(as_html(*page))
+    arguments.out.with_name(arguments.out.name + ".md").write_text(as_markdown(*page))
 
 
 if __name__ == "__main__":

@@ -1,126 +1,142 @@
-"""The charts of tools/report.py, as inline SVG: colours come from the page's style, so that they follow
-light, dark and print."""
+"""The charts of tools/report.py, drawn by matplotlib as inline SVG. Colours are those of the page's style, so that they
+follow light, dark and print; every bar and point has its values as attributes.
+
+Without matplotlib every chart is empty, and the report says so: its tables have all numbers.
+"""
 
 import html
-import math
+import io
+import re
 
-WIDTH = 720
-LABEL = 190
-ROW = 22
-SERIES = ("a", "b", "c", "d", "e", "f")  # classes of the page's style, in this order
+try:
+    import matplotlib
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+except ImportError:
+    plt = None
+
+WIDTH = 5.2  # inches: as many points as a phone has columns of pixels, so that text is drawn in its size
+# Colours that stand for variables of the page's style.
+INK, SOFT, RULE, GOOD, BAD = "#010101", "#020202", "#030303", "#040404", "#050505"
+SERIES = ("#060606", "#070707", "#080808", "#090909", "#0a0a0a", "#0b0b0b")
+VARIABLES = {INK: "ink", SOFT: "soft", RULE: "rule", GOOD: "good", BAD: "bad",
+             **{colour: name for colour, name in zip(SERIES, "abcdef")}}
 
 
-def text(x, y, words, anchor="start", extra=""):
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{html.escape(words)}</text>'
+def can_draw():
+    return plt is not None
 
 
-def svg(height, parts, label):
-    return (f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{html.escape(label)}">'
-            + "".join(parts) + "</svg>")
+def figure(height, label):
+    plt.rcParams.update({
+        "svg.fonttype": "none", "svg.hashsalt": label, "font.size": 8, "text.color": INK, "axes.labelcolor": SOFT,
+        "xtick.color": SOFT, "ytick.color": INK, "axes.edgecolor": RULE, "grid.color": RULE, "grid.linewidth": 0.5,
+        "axes.spines.top": False, "axes.spines.right": False})
+    shown, axis = plt.subplots(figsize=(WIDTH, height))
+    axis.set_axisbelow(True)
+    return shown, axis
+
+
+def svg(shown, label):
+    """The drawing as an element of a page: no file header, no identifiers but those that it refers to itself."""
+    buffer = io.StringIO()
+    shown.savefig(buffer, format="svg", transparent=True, bbox_inches="tight", metadata={"Date": None, "Creator": None})
+    plt.close(shown)
+    text = buffer.getvalue()
+    text = text[text.index("<svg"):]
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>',
+                  rf'<svg viewBox="\1" role="img" aria-label="{html.escape(label)}">', text, count=1)
+    # "value=1.5" and "x=1 y=2" are what draw() named its parts.
+    text = re.sub(r' id="value=([^"]*)"', r' data-value="\1"', text)
+    text = re.sub(r' id="x=([^" ]*) y=([^" ]*)( [^"]*)?"', r' data-x="\1" data-y="\2"', text)
+    used = set(re.findall(r"#(\w+)", text))
+    text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
+    for colour, name in VARIABLES.items():
+        text = text.replace(colour, f"var(--{name})")
+    text = re.sub(r"font-family: [^;\"]*;?", "", text)
+    return text.replace("xlink:href", "href").strip()
 
 
 def bars(items, label, mark=1.0):
     """Horizontal bars of (name, value), with a line where both are equal."""
-    if not items:
+    if not items or not can_draw():
         return ""
-    most = max([mark] + [value for _, value in items]) * 1.12
-    scale = (WIDTH - LABEL - 60) / most
-    parts = []
+    shown, axis = figure(0.5 + 0.2 * len(items), label)
     for i, (name, value) in enumerate(items):
-        y = i * ROW
-        kind = "good" if value >= mark else "bad"
-        parts.append(text(LABEL - 8, y + 15, name, "end"))
-        parts.append(f'<rect class="bar {kind}" x="{LABEL}" y="{y + 3}" height="{ROW - 7}" '
-                     f'width="{value * scale:.2f}" data-value="{value!r}"/>')
-        parts.append(text(LABEL + value * scale + 6, y + 15, f"{value:.2f}"))
-    height = len(items) * ROW + 4
-    x = LABEL + mark * scale
-    parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}"/>')
-    return svg(height, parts, label)
+        bar, = axis.barh(i, value, 0.7, color=GOOD if value >= mark else BAD)
+        bar.set_gid(f"value={value!r}")
+        axis.text(value, i, f" {value:.2f}", va="center")
+    axis.axvline(mark, color=SOFT, linestyle="--", linewidth=0.8)
+    axis.set_yticks(range(len(items)), [name for name, _ in items])
+    axis.set_xlim(0, 1.15 * max([mark] + [value for _, value in items]))
+    axis.set_ylim(len(items) - 0.5, -0.5)
+    axis.tick_params(length=0)
+    axis.spines["left"].set_visible(False)
+    return svg(shown, label)
 
 
-class LogAxis:
-    """Positions of values on a logarithmic axis, with its ticks."""
-
-    def __init__(self, values, begin, end, base):
-        self.begin, self.end, self.base = begin, end, base
-        low, high = min(values), max(values)
-        self.low = math.floor(math.log(low, base) + 1e-9)
-        self.high = max(math.ceil(math.log(high, base) - 1e-9), self.low + 1)
-
-    def at(self, value):
-        share = (math.log(value, self.base) - self.low) / (self.high - self.low)
-        return self.begin + share * (self.end - self.begin)
-
-    def ticks(self):
-        return [self.base ** k for k in range(self.low, self.high + 1)]
+def logarithmic(axis, x_title, y_title, base):
+    axis.set_xscale("log", base=base)
+    axis.set_yscale("log")
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 1e-3 else f"{value:.0e}")
+    axis.minorticks_off()
+    low, high = axis.get_ylim()
+    if high / low < 1e3:  # a tick for each power of ten would be too few
+        axis.set_yticks([digit * 10.0 ** k for k in range(-6, 9) for digit in (1, 2, 5)
+                         if low <= digit * 10.0 ** k <= high])
+    axis.set_xlabel(x_title)
+    axis.set_ylabel(y_title)
+    axis.grid(True)
 
 
-def axes(x, y, x_title, y_title, bottom):
-    parts = []
-    for tick in x.ticks():
-        parts.append(f'<line class="grid" x1="{x.at(tick):.1f}" x2="{x.at(tick):.1f}" y1="{y.end}" '
-                     f'y2="{y.begin}"/>')
-        parts.append(text(x.at(tick), bottom - 22, f"{tick:g}", "middle"))
-    for tick in y.ticks():
-        parts.append(f'<line class="grid" x1="{x.begin}" x2="{x.end}" y1="{y.at(tick):.1f}" '
-                     f'y2="{y.at(tick):.1f}"/>')
-        parts.append(text(x.begin - 6, y.at(tick) + 4, f"{tick:g}", "end"))
-    parts.append(text((x.begin + x.end) / 2, bottom - 4, x_title, "middle"))
-    parts.append(text(4, 12, y_title))
-    return parts
+def points(axis, places, colour, size=4):
+    for x, y, *name in places:
+        # Two series may have the same point: the name tells them apart.
+        dot, = axis.plot([x], [y], "o", color=colour, markersize=size)
+        dot.set_gid(f"x={x!r} y={y!r} {colour[1:]}{''.join(name)}".replace('"', ""))
 
 
 def lines(series, x_title, y_title, label):
-    """{name: [(x, y)]} on two logarithmic axes; every point has its values as attributes."""
-    series = {name: points for name, points in series.items() if points}
-    if not series:
+    """{name: [(x, y)]} on two logarithmic axes."""
+    series = {name: places for name, places in series.items() if places}
+    if not series or not can_draw():
         return ""
-    bottom = 340
-    x = LogAxis([p[0] for points in series.values() for p in points], 60, WIDTH - 130, 2)
-    y = LogAxis([p[1] for points in series.values() for p in points], bottom - 40, 24, 10)
-    parts = axes(x, y, x_title, y_title, bottom)
-    for number, (name, points) in enumerate(series.items()):
-        kind = SERIES[number % len(SERIES)]
-        path = " ".join(f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in points)
-        parts.append(f'<polyline class="line {kind}" points="{path}"/>')
-        parts += [f'<circle class="dot {kind}" cx="{x.at(a):.1f}" cy="{y.at(b):.1f}" r="3" '
-                  f'data-x="{a!r}" data-y="{b!r}"/>' for a, b in points]
-        parts.append(f'<rect class="dot {kind}" x="{WIDTH - 118}" y="{24 + number * 20}" width="12" '
-                     'height="12"/>')
-        parts.append(text(WIDTH - 100, 35 + number * 20, name))
-    return svg(bottom, parts, label)
+    shown, axis = figure(3, label)
+    for number, (name, places) in enumerate(series.items()):
+        colour = SERIES[number % len(SERIES)]
+        axis.plot(*zip(*places), color=colour, label=name, linewidth=1.2)
+        points(axis, places, colour, 3)
+    logarithmic(axis, x_title, y_title, 2)
+    axis.set_xticks(sorted({x for places in series.values() for x, _ in places}))
+    axis.legend(frameon=False)
+    return svg(shown, label)
 
 
-def scatter(points, x_title, y_title, label):
+def scatter(named, x_title, y_title, label):
     """(name, x, y) on two logarithmic axes."""
-    if not points:
+    if not named or not can_draw():
         return ""
-    bottom = 320
-    x = LogAxis([p[1] for p in points], 60, WIDTH - 100, 2)
-    y = LogAxis([p[2] for p in points], bottom - 40, 24, 10)
-    parts = axes(x, y, x_title, y_title, bottom)
-    for name, a, b in points:
-        parts.append(f'<circle class="dot a" cx="{x.at(a):.1f}" cy="{y.at(b):.1f}" r="5" '
-                     f'data-x="{a!r}" data-y="{b!r}"/>')
-        parts.append(text(x.at(a) + 8, y.at(b) + 4, name))
-    return svg(bottom, parts, label)
+    shown, axis = figure(3, label)
+    points(axis, [(x, y, name) for name, x, y in named], SERIES[0])
+    logarithmic(axis, x_title, y_title, 2)
+    axis.margins(x=0.25, y=0.15)
+    # Above and below in turn, as names beside each other would overlap.
+    for i, (name, x, y) in enumerate(sorted(named, key=lambda one: one[1])):
+        axis.annotate(name, (x, y), (0, 5 if i % 2 else -11), textcoords="offset points", ha="center")
+    return svg(shown, label)
 
 
-def roofline(points, peak, slope, label):
-    """(name, x, y) under a roof: y is at most slope * x, and at most peak. Names are titles of the
-    points, because there are too many for labels."""
-    if not points:
+def roofline(named, peak, slope, label):
+    """(name, x, y) under a roof: y is at most slope * x, and at most peak."""
+    if not named or not can_draw():
         return ""
-    bottom, knee = 340, peak / slope
-    x = LogAxis([p[1] for p in points] + [knee / 4, knee * 16], 60, WIDTH - 30, 10)
-    y = LogAxis([p[2] for p in points] + [peak], bottom - 40, 24, 10)
-    parts = axes(x, y, "FLOP a byte", "TFLOP/s", bottom)
-    left = max(x.base ** x.low, y.base ** y.low / slope)
-    corners = [(left, slope * left), (knee, peak), (x.base ** x.high, peak)]
-    path = " ".join(f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in corners)
-    parts.append(f'<polyline class="line f" points="{path}"/>')
-    for name, a, b in points:
-        parts.append(f'<circle class="dot a" cx="{x.at(a):.1f}" cy="{y.at(b):.1f}" r="4" data-x="{a!r}" '
-                     f'data-y="{b!r}"><title>{html.escape(name)}</title></circle>')
-    return svg(bottom, parts, label)
+    knee = peak / slope
+    shown, axis = figure(3, label)
+    left = min([knee / 4] + [x for _, x, _ in named])
+    right = max([knee * 16] + [x for _, x, _ in named])
+    axis.plot([left, knee, right], [slope * left, peak, peak], color=SERIES[5], linewidth=1.2)
+    points(axis, [(x, y, name) for name, x, y in named], SERIES[0], 3)
+    logarithmic(axis, "FLOP per byte of DRAM", "TFLOP/s", 10)
+    return svg(shown, label)

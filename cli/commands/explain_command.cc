@@ -4,6 +4,7 @@
 
 #include "commands/commands.h"
 #include "exit.h"
+#include "octavo/kernels.hpp"
 #include "options.h"
 #include "placement.h"
 #include "report.h"
@@ -17,12 +18,19 @@ struct ExplainFlags {
   KeyValueFlags kv;
   AttentionFlags attention;
   JsonFlag json;
+  std::string gpu;
   std::string dtype = "f16";
   std::string out_dtype;
   std::string bias;
   std::int64_t block_mask = 0;
   bool lse = false, mask = false, alibi = false, sinks = false, padded = false;
 };
+
+std::string gpu_names() {
+  std::string names;
+  for (const KnownGpu& gpu : known_gpus()) names += (names.empty() ? "" : ", ") + gpu.name;
+  return names;
+}
 
 Problem run_problem(const ExplainFlags& flags) {
   const BenchCase shape = flags.shape.single_case();
@@ -48,11 +56,16 @@ Problem run_problem(const ExplainFlags& flags) {
   return problem;
 }
 
-int explain_command(ExplainFlags& flags) {
+Explanation explain_problem(const ExplainFlags& flags, const Problem& problem) {
+  if (!flags.gpu.empty()) return require(explain_on_known_gpu(problem, flags.gpu));
   const Device device = flags.device.open();
+  return place(problem, device, flags.device.device).explain();
+}
+
+int explain_command(ExplainFlags& flags) {
   const Problem problem = run_problem(flags);
   flags.json.open();
-  const Explanation explanation = place(problem, device, flags.device.device).explain();
+  const Explanation explanation = explain_problem(flags, problem);
   report(flags.json, render(explanation, describe(problem)), to_json(explanation));
   return kExitOk;
 }
@@ -64,6 +77,9 @@ void add_explain_command(CLI::App& app, int& exit_code) {
       app.add_subcommand("explain", "Say which kernel would run, why, and its recorded time");
   const auto flags = std::make_shared<ExplainFlags>();
   flags->device.add(*command);
+  command->add_option("--gpu", flags->gpu, "a GPU that need not be here: " + gpu_names())
+      ->type_name("NAME")
+      ->excludes("--device");
   flags->shape.add(*command, ShapeFlags::Count::one);
   flags->kv.add(*command);
   add_dtype(*command, flags->dtype, "of Q, K and V: f32, f16, bf16, e4m3, e5m2, int8, sim8");
@@ -79,8 +95,9 @@ void add_explain_command(CLI::App& app, int& exit_code) {
       ->type_name("SIZE");
   flags->json.add(*command);
   flags->attention.add(*command);
-  add_example(*command,
-              "octavo explain --shape 2,32,4096,128 --kv-heads 8 --causal --precision fp8");
+  add_example(
+      *command,
+      "octavo explain --gpu h100 --shape 2,32,4096,128 --kv-heads 8 --causal --precision fp8");
   command->callback([flags, &exit_code] { exit_code = explain_command(*flags); });
 }
 

@@ -25,19 +25,23 @@ std::string tensor_text(const KernelCode& code) {
   return text;
 }
 
+template <class Bytes>
+std::string kibibytes(Bytes bytes) {
+  return fmt::format("{:.1f}", static_cast<double>(bytes) / 1024);
+}
+
 std::vector<std::string> row(const KernelInfo& info) {
   const std::string code = info.ptx ? fmt::format("compute_{}", info.arch)
                                     : fmt::format("sm_{}{}", info.arch, info.arch == 90 ? "a" : "");
   std::vector<std::string> cells = {code, info.kernel, info.brief};
   if (info.code) {
     cells.insert(cells.end(), {fmt::format("{}", info.code->registers),
-                               byte_count(static_cast<std::size_t>(info.code->static_smem_bytes) +
-                                          static_cast<std::size_t>(info.dynamic_smem_bytes)),
+                               kibibytes(info.code->static_smem_bytes + info.dynamic_smem_bytes),
                                fmt::format("{}", info.code->local_bytes), tensor_text(*info.code)});
   } else {
     cells.insert(cells.end(), {"", "", "", info.status.ok() ? "" : "missing"});
   }
-  cells.push_back(info.status.ok() ? byte_count(info.image_bytes) : "");
+  cells.push_back(info.status.ok() ? kibibytes(info.image_bytes) : "");
   cells.push_back(info.status.ok() ? duration(info.compile_ms * 1e3) : "");
   return cells;
 }
@@ -47,11 +51,11 @@ std::string kernel_table(const std::vector<KernelInfo>& list) {
   Table table({{"code", left},
                {"kernel", left},
                {"config", left},
-               {"registers"},
-               {"smem"},
+               {"regs"},
+               {"smem, KiB"},
                {"spills"},
                {"tensor", left},
-               {"size"},
+               {"size, KiB"},
                {"compile"}});
   std::size_t bytes = 0;
   for (const KernelInfo& info : list) {

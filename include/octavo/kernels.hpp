@@ -1,5 +1,5 @@
 // Lists the GPU kernels of this library, those compiled ahead of time and those in the disk cache,
-// and tells where a kernel would come from. Needs no GPU.
+// and tells where a kernel would come from and which one a GPU would run. Needs no GPU.
 #pragma once
 
 #include <cstddef>
@@ -85,5 +85,17 @@ struct KernelExplanation {
 OCTAVO_API Result<KernelInfo> compile_kernel(std::string_view config);
 // Tells where the kernel of a configuration would come from. Compiles nothing.
 OCTAVO_API Result<KernelExplanation> explain_kernel(std::string_view config);
+
+// A GPU whose choice of kernels is known without it.
+struct KnownGpu {
+  std::string name;     // "h100"
+  std::string product;  // "NVIDIA H100 SXM"
+  int arch = 0;         // 90
+  int sms = 0;          // that a grid fills
+};
+OCTAVO_API std::vector<KnownGpu> known_gpus();
+// Tells what explain() would say on that GPU, which need not be present: the choice depends on the
+// problem and on the numbers of the chip alone. Loads and compiles nothing.
+OCTAVO_API Result<Explanation> explain_on_known_gpu(const Problem& problem, std::string_view gpu);
 
 }  // namespace octavo

@@ -7,8 +7,12 @@
 #include <array>
 #include <bit>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "errors.h"
+#include "octavo/kernels.hpp"
 #include "recent_plans.h"
 #include "torch_route.h"
 
@@ -295,6 +299,12 @@ nb::object plain_sdpa(nb::handle q, nb::handle k, nb::handle v, nb::handle attn_
 
 namespace {
 
+bool is_known_gpu(std::string_view name) {
+  const std::vector<KnownGpu> all = known_gpus();
+  return std::any_of(all.begin(), all.end(),
+                     [name](const KnownGpu& gpu) { return gpu.name == name; });
+}
+
 // As on the command line, "auto" is the CPU for a problem that the GPU does not serve.
 Result<Explanation> explain_on(const Problem& problem, Device device, bool may_move) {
   Result<Explanation> explanation = explain(problem, device);
@@ -313,16 +323,25 @@ Explanation explain_call(const Given& given) {
   const Call call = read_call(given);
   Device device = call.device;
   bool automatic = false;
+  std::string absent;  // a GPU by its name, which need not be here
   if (!given[kDevice].is_none()) {
     const std::string_view asked = text_of(given[kDevice], "device", "its name, or None");
-    device = check(parse_device(asked));
+    if (is_known_gpu(asked))
+      absent = asked;
+    else
+      device = check(parse_device(asked));
     automatic = asked == "auto";
   }
   std::optional<Result<Explanation>> explanation;
   {
     const nb::gil_scoped_release released;
     const Result<Problem> problem = problem_of(call.arguments, call.options);
-    explanation.emplace(problem.ok() ? explain_on(*problem, device, automatic) : problem.status());
+    if (!problem.ok())
+      explanation.emplace(problem.status());
+    else if (!absent.empty())
+      explanation.emplace(explain_on_known_gpu(*problem, absent));
+    else
+      explanation.emplace(explain_on(*problem, device, automatic));
   }
   return check(*std::move(explanation), call.layout);
 }

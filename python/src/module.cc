@@ -168,7 +168,9 @@ constexpr const char* kExplainDoc = "explain(" OCTAVO_PARAMETERS R"doc(, device=
 
 Returns the kernel that attention() would run, and why, as an octavo.Explanation.
 
-device       "cpu", "cuda:0", "auto"; the device of the arrays if None)doc";
+device       "cpu", "cuda:0", "auto"; the device of the arrays if None. Or a GPU that need not be here:
+             "a100", "a10", "a40", "rtx3090", "l4", "l40s", "rtx4090", "h100", "h100_pcie", "h200",
+             "b200", "rtx5090")doc";
 
 constexpr const char* kBackwardDoc =
     R"doc(attention_backward(dout, q, k, v, out, lse, *, causal=False, window=None, scale=None, precision=None, layout='bhsd', cu_seqlens_q=None, cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None, alibi_slopes=None, sinks=None, softcap=None, return_dbias=False, return_dsinks=False, batch_invariant=False, stream=None)

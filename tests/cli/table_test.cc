@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "colour.h"
 #include "exit.h"
 #include "options.h"
 #include "progress.h"
@@ -40,6 +41,45 @@ TEST(Table, AlignsColumns) {
             "a          1\n"
             "longer  1234\n"
             "\xc2\xb5s        12\n");
+}
+
+TEST(Table, FitsTheScreen) {
+  Table table({{"kernel", Table::Align::left},
+               {"a title of several words"},
+               {"config", Table::Align::left},
+               {"path", Table::Align::left}});
+  std::string config;
+  for (int i = 0; i < 30; ++i) config += "field" + std::to_string(i) + "=1,";
+  const std::string path = "/a/path/that/must/stay/whole/to/be/of/any/use";
+  table.add_row({"sm90", "7", config + "last=2", path});
+  const std::string text = table.text();
+  EXPECT_LE(widest_line(text), kTextWidth);
+  EXPECT_TRUE(contains(text, path));
+  // The parts of the cell, in order and complete.
+  std::string joined;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    for (std::size_t at = 0; (at = line.find("field", at)) != std::string::npos; ++at)
+      joined += line.substr(at, line.find(',', at) + 1 - at);
+  EXPECT_EQ(joined, config);
+  EXPECT_TRUE(contains(text, "last=2"));
+  EXPECT_TRUE(contains(text, "words\n"));  // of the title, above the numbers
+}
+
+TEST(Colour, MarksHeadingsAndVerdicts) {
+  const std::string plain =
+      "check on cpu\n\nname  of\nmode  bound\n----  -----\nfp8      1\n\npassed: 3 cases, NOT "
+      "HELD, "
+      "bypassed\nFAILED\n";
+  const std::string shown = in_colour(plain);
+  EXPECT_TRUE(contains(shown, "\x1b[1mname  of\x1b[0m\n\x1b[1mmode  bound\x1b[0m\n"));
+  EXPECT_TRUE(
+      contains(shown, "\x1b[32mpassed\x1b[0m: 3 cases, \x1b[1;31mNOT HELD\x1b[0m, bypassed"));
+  EXPECT_TRUE(contains(shown, "\x1b[1;31mFAILED\x1b[0m\n"));
+  std::string without = shown;
+  for (std::size_t at = 0; (at = without.find('\x1b')) != std::string::npos;)
+    without.erase(at, without.find('m', at) + 1 - at);
+  EXPECT_EQ(without, plain);
 }
 
 TEST(Table, WrapsLongFields) {
@@ -176,7 +216,7 @@ TEST(Report, Check) {
   EXPECT_TRUE(contains(text, "150.0%"));
   EXPECT_TRUE(contains(text, "case 19\n  and 5 more"));
   EXPECT_TRUE(contains(text, "\nFAILED: 30 cases"));
-  EXPECT_LE(widest_line(text), 110u);
+  EXPECT_LE(widest_line(text), kTextWidth);
 }
 
 TEST(Report, BenchLeavesOutWhatWasNotMeasured) {
@@ -198,7 +238,7 @@ TEST(Report, BenchLeavesOutWhatWasNotMeasured) {
   report.rows[0].max_error = 1e-3;
   const std::string text = render(report);
   EXPECT_TRUE(contains(text, "62.5%       12.3x   1.00e-03")) << text;
-  EXPECT_LE(widest_line(text), 110u);
+  EXPECT_LE(widest_line(text), kTextWidth);
 }
 
 TEST(Report, ExplainSaysNotMeasured) {

@@ -6,6 +6,7 @@ usage: report_browser_test.py ROOT
 """
 
 import html
+import importlib.util
 import json
 import pathlib
 import re
@@ -19,16 +20,23 @@ ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
+needs_charts = unittest.skipUnless(importlib.util.find_spec("matplotlib"), "matplotlib is not installed")
+
 # Writes the browser's rendering into the page: visible text, not the source.
 LOOK = """<script>addEventListener("load", () => {
+  document.querySelectorAll("details").forEach(d => d.open = true);
   const tables = {};
   for (const t of document.querySelectorAll("table"))
     tables[t.id] = [...t.rows].map(r => [...r.cells].map(c => [c.innerText, c.dataset.value ?? null]));
-  const bars = [...document.querySelectorAll("svg")].map(chart => [...chart.querySelectorAll("rect[data-value]")]
-    .map(r => [+r.dataset.value, r.getBoundingClientRect().width])).filter(chart => chart.length > 0);
-  const points = [...document.querySelectorAll("circle")].map(c => [+c.dataset.x, +c.dataset.y]);
+  const bars = [...document.querySelectorAll("svg")].map(chart => [...chart.querySelectorAll("g[data-value]")]
+    .map(g => [+g.dataset.value, g.getBoundingClientRect().width])).filter(chart => chart.length > 0);
+  const points = [...document.querySelectorAll("g[data-x]")].map(g => [+g.dataset.x, +g.dataset.y]);
+  const clipped = [...document.querySelectorAll("td, th, p, li, h1, h2, h3, svg")]
+    .filter(e => e.getBoundingClientRect().right > innerWidth + 1 || e.scrollWidth > e.clientWidth + 1)
+    .filter(e => e.getBoundingClientRect().width > 0).map(e => e.tagName + ": " + e.textContent.slice(0, 60));
+  const links = [...document.querySelectorAll("a")].filter(a => !document.querySelector(a.getAttribute("href"))).length;
   const style = getComputedStyle(document.body);
-  const seen = {tables, bars, points, width: document.documentElement.scrollWidth, window: innerWidth,
+  const seen = {tables, bars, points, clipped, broken_links: links, width: document.documentElement.scrollWidth, window: innerWidth,
     ink: style.color, paper: style.backgroundColor};
   document.body.append(Object.assign(document.createElement("pre"),
     {id: "seen", textContent: JSON.stringify(seen)}));
@@ -82,6 +90,7 @@ class ReportInBrowserTest(unittest.TestCase):
                 compared += 1
         self.assertGreater(compared, 50)
 
+    @needs_charts
     def test_bars_are_drawn_as_long_as_they_say(self):
         for chart in self.seen["bars"]:
             for value, width in chart:
@@ -90,6 +99,7 @@ class ReportInBrowserTest(unittest.TestCase):
         for _, report in self.reports("compare"):
             self.assertIn([row["ratio"] for row in report["rows"]], drawn)
 
+    @needs_charts
     def test_points_stand_for_rows(self):
         points = {tuple(p) for p in self.seen["points"]}
         for _, report in self.reports("compare"):
@@ -97,10 +107,14 @@ class ReportInBrowserTest(unittest.TestCase):
                        if r["causal"] == "none" and r["dtype"] == "f16"}
             self.assertTrue(points & lengths)
 
+    def test_every_link_leads_to_a_section(self):
+        self.assertEqual(self.seen["broken_links"], 0)
+
     def test_on_a_phone_nothing_is_wider_than_the_window(self):
-        seen = look(self.page, "--window-size=400,800")
-        self.assertLessEqual(seen["window"], 500)
+        seen = look(self.page, "--window-size=390,800")
+        self.assertLessEqual(seen["window"], 390)
         self.assertLessEqual(seen["width"], seen["window"])
+        self.assertEqual(seen["clipped"], [])
         self.assertEqual(seen["tables"], self.seen["tables"])
 
     def test_in_the_dark_it_is_dark(self):

@@ -131,6 +131,10 @@ struct GpuInfo {
 Result<std::vector<GpuInfo>> gpus();
 Result<std::vector<GpuInfo>> gpus(const Driver& driver);
 
+// The GPU of that name ("h100"), in any case, as the CUDA driver would report it if it were here;
+// an error that lists the names. known_gpus() of octavo/kernels.hpp lists them all.
+Result<GpuInfo> gpu_named(std::string_view name);
+
 }  // namespace octavo
 
 // Returns the error of a failed driver call: OCTAVO_GPU_TRY(d, d.mem_free(p), "cuMemFree").

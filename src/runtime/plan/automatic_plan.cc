@@ -11,6 +11,11 @@
 namespace octavo {
 namespace {
 
+void say_candidate(Explanation& e, const Candidate& candidate) {
+  e.reason = candidate.reason + "; " + e.reason;
+  e.max_error = candidate.max_error;
+}
+
 // Wraps the plan of the picked precision mode. `problem` remains the caller's, with precision auto,
 // so that a plan cache finds the plan again.
 class AutomaticPlan final : public Plan::Impl {
@@ -21,8 +26,7 @@ class AutomaticPlan final : public Plan::Impl {
 
   Explanation explain() const override {
     Explanation e = taken_->explain();
-    e.reason = candidate_.reason + "; " + e.reason;
-    e.max_error = candidate_.max_error;
+    say_candidate(e, candidate_);
     return e;
   }
   std::size_t workspace_bytes(const Problem& run_problem,
@@ -101,6 +105,28 @@ std::string reason_on_cpu(const PrecisionRecord& mode, double wanted) {
       name(mode.precision), mode.max_error, wanted);
 }
 
+// Tries the candidates until one is served.
+template <class T, class Attempt>
+Result<T> first_served(const Problem& problem, Device device, const PrecisionRecords& records,
+                       const Attempt& attempt) {
+  const Result<std::vector<Candidate>> candidates = automatic_candidates(records, problem, device);
+  if (!candidates.ok()) return candidates.status();
+  Status refused;
+  for (const Candidate& candidate : *candidates) {
+    Problem settled = problem;
+    settled.options.precision = candidate.precision;
+    settled.options.max_error = 0;
+    // Some options of the caller exclude some precision modes.
+    refused = validate(settled);
+    if (!refused.ok()) break;
+    Result<T> made = attempt(settled, candidate);
+    if (made.ok()) return made;
+    refused = made.status();
+    if (refused.code() != ErrorCode::unsupported) break;
+  }
+  return refused;
+}
+
 }  // namespace
 
 const PrecisionRecords& precision_records() {
@@ -136,26 +162,26 @@ Result<std::vector<Candidate>> automatic_candidates(const PrecisionRecords& reco
                  fmt::format("at least the worst recorded error of a mode, here {}", all));
 }
 
+Result<Explanation> explain_automatic(
+    const Problem& problem, const std::function<Result<Explanation>(const Problem&)>& explain,
+    const PrecisionRecords& records) {
+  return first_served<Explanation>(problem, Device{Device::Kind::cuda, 0}, records,
+                                   [&](const Problem& settled, const Candidate& candidate) {
+                                     Result<Explanation> e = explain(settled);
+                                     if (e.ok()) say_candidate(*e, candidate);
+                                     return e;
+                                   });
+}
+
 Result<std::shared_ptr<const Plan::Impl>> make_automatic_plan(const Problem& problem, Device device,
                                                               const PrecisionRecords& records) {
-  const Result<std::vector<Candidate>> candidates = automatic_candidates(records, problem, device);
-  if (!candidates.ok()) return candidates.status();
-  Status refused;
-  for (const Candidate& candidate : *candidates) {
-    Problem settled = problem;
-    settled.options.precision = candidate.precision;
-    settled.options.max_error = 0;
-    // Some options of the caller exclude some precision modes.
-    refused = validate(settled);
-    if (!refused.ok()) break;
-    Result<std::shared_ptr<const Plan::Impl>> made = make_plan(settled, device);
-    if (made.ok())
-      return std::shared_ptr<const Plan::Impl>(
-          std::make_shared<AutomaticPlan>(problem, *std::move(made), candidate));
-    refused = made.status();
-    if (refused.code() != ErrorCode::unsupported) break;
-  }
-  return refused;
+  using Made = std::shared_ptr<const Plan::Impl>;
+  return first_served<Made>(
+      problem, device, records, [&](const Problem& settled, const Candidate& candidate) {
+        Result<Made> made = make_plan(settled, device);
+        if (!made.ok()) return made;
+        return Result<Made>(std::make_shared<AutomaticPlan>(problem, *std::move(made), candidate));
+      });
 }
 
 }  // namespace octavo

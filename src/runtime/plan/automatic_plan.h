@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -44,6 +45,12 @@ struct Candidate {
 // error if there is none.
 Result<std::vector<Candidate>> automatic_candidates(const PrecisionRecords& records,
                                                     const Problem& problem, Device device);
+
+// Says which candidate a GPU that is not there would take. `explain` answers for a problem that
+// names its precision.
+Result<Explanation> explain_automatic(
+    const Problem& problem, const std::function<Result<Explanation>(const Problem&)>& explain,
+    const PrecisionRecords& records = precision_records());
 
 Result<std::shared_ptr<const Plan::Impl>> make_automatic_plan(
     const Problem& problem, Device device, const PrecisionRecords& records = precision_records());

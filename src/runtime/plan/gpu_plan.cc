@@ -57,6 +57,13 @@ bool uses_decode_family(const Problem& problem, const GpuInfo& gpu) {
          decode_supports(problem, gpu) && decode_is_best(problem, gpu);
 }
 
+std::string margin_note(const Problem& problem, const GpuInfo& gpu, bool persistent) {
+  const std::int64_t margin = problem.options.sm_margin;
+  if (margin == 0) return "";
+  if (!persistent) return "; sm_margin has no effect on one CTA for each tile";
+  return fmt::format("; {} of {} SMs are left free", margin, gpu.sms);
+}
+
 Status no_kernel(const Problem& p, int alignment) {
   return unsupported("problem",
                      fmt::format("{} with rows aligned to {} bytes", describe(p), alignment),
@@ -219,7 +226,7 @@ class GpuPlan final : public Plan::Impl {
       e.config = to_text(decode_->config);
       e.reason = decode_reason_;
       if (!decode_->note.empty()) e.reason += "; " + decode_->note;
-      e.reason += margin_note(true);
+      e.reason += margin_note(problem, gpu_.info, true);
       return e;
     }
     if (sm90_) {
@@ -230,7 +237,8 @@ class GpuPlan final : public Plan::Impl {
       e.reason +=
           describe_quantizers(planned_.for_sm90, sm90_->config.scores == ScoreType::f16_fast);
       e.reason +=
-          margin_note(sm90_forward_is_persistent(planned_.for_sm90.kernel_problem, sm90_->config));
+          margin_note(problem, gpu_.info,
+                      sm90_forward_is_persistent(planned_.for_sm90.kernel_problem, sm90_->config));
       return e;
     }
     const ChosenSm80Forward chosen = sm80_.choose(16);
@@ -246,7 +254,7 @@ class GpuPlan final : public Plan::Impl {
                                      : "; no Hopper kernel, as there is no compiler";
     e.reason += missing_driver_feature(gpu_.info);
     e.reason += describe_quantizers(planned_.v_by_rows);
-    e.reason += margin_note(chosen.config.persistent);
+    e.reason += margin_note(problem, gpu_.info, chosen.config.persistent);
     return e;
   }
 
@@ -323,13 +331,6 @@ class GpuPlan final : public Plan::Impl {
   }
 
  private:
-  std::string margin_note(bool persistent) const {
-    const std::int64_t margin = problem.options.sm_margin;
-    if (margin == 0) return "";
-    if (!persistent) return "; sm_margin has no effect on one CTA for each tile";
-    return fmt::format("; {} of {} SMs are left free", margin, gpu_.info.sms);
-  }
-
   Status load_decode_kernel() {
     ChosenDecode chosen = choose_decode(problem, gpu_.info);
     if (forced_.decode) chosen = {*forced_.decode, "asked for"};
@@ -571,6 +572,39 @@ Result<DecodeConfig> forced_decode(const Problem& problem, const GpuInfo& gpu,
   return config;
 }
 
+// Whether the GPU computes the problem. `device` is its name in error messages.
+Status supports(const Resolved& resolved, const GpuInfo& info, const std::string& device) {
+  const Problem& problem = resolved.run_problem;
+  if (info.arch < 80)
+    return unsupported("device", fmt::format("{} ({}, sm_{})", device, info.name, info.arch),
+                       "sm_80 and later");
+  if (problem.options.sm_margin >= info.sms)
+    return invalid("sm_margin", fmt::format("{}", problem.options.sm_margin),
+                   fmt::format("0 to {} on {}, which has {} SMs", info.sms - 1, device, info.sms));
+  if (needs_decode_family(problem)) {
+    if (decode_supports(problem, info)) return {};
+    return unsupported(
+        "problem", on_chip(problem, info),
+        fmt::format("with a {} on a GPU an f16 or bf16 q over k and v of its dtype, int8, int4 in "
+                    "a paged cache, or from sm_89 on e4m3 or e5m2; head_dim up to 256, equal to "
+                    "head_dim_v, with rows of "
+                    "whole 16 bytes; an f16, bf16 or f32 out without amax",
+                    problem.paged ? "paged cache" : "draft tree"));
+  }
+  if (is_forced(KernelFamily::decode) && !decode_supports(problem, info))
+    return unsupported("OCTAVO_KERNELS", "'decode'",
+                       "sm80, sm90, or nothing for " + on_chip(problem, info));
+  if (is_forced(KernelFamily::sm90) && !sm90_forward_supports(resolved, info))
+    return no_other_family("for " + unserved(problem, info));
+  if (!uses_sm90_family(resolved, info)) OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(resolved));
+  for (const auto& [what, element] :
+       {std::pair{"q dtype", resolved.kernel_problem.q}, {"out dtype", problem.out}})
+    if ((element == DType::e4m3 || element == DType::e5m2) && info.arch < 89)
+      return unsupported(what, fmt::format("{} on sm_{}", name(element), info.arch),
+                         "FP8 from sm_89 on");
+  return {};
+}
+
 // A problem and the GPU that runs it.
 struct GpuProblem {
   const Gpu* gpu = nullptr;
@@ -585,35 +619,7 @@ Result<GpuProblem> gpu_problem(const Problem& problem, Device device) {
   const Result<const Gpu*> gpu =
       device.kind == Device::Kind::emulator ? emulated_gpu(device) : open_gpu(device.index);
   if (!gpu.ok()) return gpu.status();
-  const GpuInfo& info = (*gpu)->info;
-  if (info.arch < 80)
-    return unsupported("device", fmt::format("{} ({}, sm_{})", name(device), info.name, info.arch),
-                       "sm_80 and later");
-  if (problem.options.sm_margin >= info.sms)
-    return invalid(
-        "sm_margin", fmt::format("{}", problem.options.sm_margin),
-        fmt::format("0 to {} on {}, which has {} SMs", info.sms - 1, name(device), info.sms));
-  if (needs_decode_family(problem)) {
-    if (decode_supports(problem, info)) return GpuProblem{*gpu, *resolved};
-    return unsupported(
-        "problem", on_chip(problem, info),
-        fmt::format("with a {} on a GPU an f16 or bf16 q over k and v of its dtype, int8, int4 in "
-                    "a paged cache, or from sm_89 on e4m3 or e5m2; head_dim up to 256, equal to "
-                    "head_dim_v, with rows of "
-                    "whole 16 bytes; an f16, bf16 or f32 out without amax",
-                    problem.paged ? "paged cache" : "draft tree"));
-  }
-  if (is_forced(KernelFamily::decode) && !decode_supports(problem, info))
-    return unsupported("OCTAVO_KERNELS", "'decode'",
-                       "sm80, sm90, or nothing for " + on_chip(problem, info));
-  if (is_forced(KernelFamily::sm90) && !sm90_forward_supports(*resolved, info))
-    return no_other_family("for " + unserved(problem, info));
-  if (!uses_sm90_family(*resolved, info)) OCTAVO_RETURN_IF_ERROR(sm80_forward_supports(*resolved));
-  for (const auto& [what, element] :
-       {std::pair{"q dtype", resolved->kernel_problem.q}, {"out dtype", problem.out}})
-    if ((element == DType::e4m3 || element == DType::e5m2) && info.arch < 89)
-      return unsupported(what, fmt::format("{} on sm_{}", name(element), info.arch),
-                         "FP8 from sm_89 on");
+  OCTAVO_RETURN_IF_ERROR(supports(*resolved, (*gpu)->info, name(device)));
   return GpuProblem{*gpu, *resolved};
 }
 
@@ -688,6 +694,44 @@ Result<std::shared_ptr<const Plan::Impl>> make_gpu_plan(const Problem& problem, 
   auto made = std::make_shared<GpuPlan>(found->resolved, device, *found->gpu, forced);
   OCTAVO_RETURN_IF_ERROR(made->load());
   return std::shared_ptr<const Plan::Impl>(std::move(made));
+}
+
+Result<Explanation> explain_without_gpu(const Problem& problem, const GpuInfo& info) {
+  OCTAVO_RETURN_IF_ERROR(forced_kernel_family().status());
+  Result<Resolved> resolved = resolve(problem);
+  if (!resolved.ok()) return resolved.status();
+  OCTAVO_RETURN_IF_ERROR(supports(*resolved, info, info.name));
+  Explanation e;
+  e.device = fmt::format("{} (sm_{}, {} SMs)", info.name, info.arch, info.sms);
+  e.workspace_bytes = resolved->workspace_bytes;
+  bool persistent = true;
+  if (uses_decode_family(problem, info)) {
+    const ChosenDecode chosen = choose_decode(problem, info);
+    e.kernel = "decode";
+    e.config = to_text(chosen.config);
+    e.reason = chosen.reason;
+    const LoadedDecode kernel{
+        .config = chosen.config, .sms = info.sms, .ctas_per_sm = chosen.config.min_ctas};
+    e.workspace_bytes = std::max(e.workspace_bytes, decode_workspace_bytes(kernel, problem));
+  } else if (uses_sm90_family(*resolved, info)) {
+    const ChosenSm90Forward chosen = choose_sm90_forward(*resolved, info);
+    e.kernel = "sm90_forward";
+    e.config = to_text(chosen.config);
+    resolved = resolve(problem, nullptr, v_layout(chosen.config));
+    if (!resolved.ok()) return resolved.status();
+    e.reason =
+        chosen.reason + describe_quantizers(*resolved, chosen.config.scores == ScoreType::f16_fast);
+    e.workspace_bytes = std::max(e.workspace_bytes, resolved->workspace_bytes);
+    persistent = sm90_forward_is_persistent(resolved->kernel_problem, chosen.config);
+  } else {
+    const ChosenSm80Forward chosen = choose_sm80_forward(*resolved, info, 16);
+    e.kernel = "sm80_forward";
+    e.config = to_text(chosen.config);
+    e.reason = chosen.reason + describe_quantizers(*resolved);
+    persistent = chosen.config.persistent;
+  }
+  e.reason += margin_note(problem, info, persistent);
+  return e;
 }
 
 }  // namespace octavo

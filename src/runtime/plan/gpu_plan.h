@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gpu/driver/driver.h"
 #include "gpu/jit/kernel_source.h"
 #include "runtime/plan/backend.h"
 
@@ -26,5 +27,9 @@ Result<std::function<Status()>> bare_launch(const Plan::Impl& plan, const Argume
 // caller that knows its problems in advance can compile their kernels in parallel.
 Result<std::vector<KernelSource>> gpu_kernels(const Problem& problem, Device device,
                                               int row_alignment);
+
+// What a plan on such a GPU would say, without the GPU: nothing is loaded. `problem` must be
+// validated and name its precision.
+Result<Explanation> explain_without_gpu(const Problem& problem, const GpuInfo& info);
 
 }  // namespace octavo

@@ -4,6 +4,8 @@
 #include "attention/operand_scales.h"
 #include "attention/validate.h"
 #include "base/error.h"
+#include "gpu/driver/driver.h"
+#include "octavo/kernels.hpp"
 #include "octavo/octavo.hpp"
 #include "runtime/plan/automatic_plan.h"
 #include "runtime/plan/backend.h"
@@ -91,6 +93,17 @@ Result<Explanation> explain(const Problem& problem, Device device) {
     const Result<Plan> made = plan(problem, device);
     if (!made.ok()) return made.status();
     return made->explain();
+  });
+}
+
+Result<Explanation> explain_on_known_gpu(const Problem& problem, std::string_view gpu) {
+  return without_exceptions([&]() -> Result<Explanation> {
+    OCTAVO_RETURN_IF_ERROR(validate(problem));
+    const Result<GpuInfo> info = gpu_named(gpu);
+    if (!info.ok()) return info.status();
+    const auto explain = [&info](const Problem& p) { return explain_without_gpu(p, *info); };
+    return problem.options.precision == Precision::automatic ? explain_automatic(problem, explain)
+                                                             : explain(problem);
   });
 }
 

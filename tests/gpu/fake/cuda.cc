@@ -2,6 +2,8 @@
 // memory or incomplete. Memory is the host's; kernels are loaded and never run.
 //
 //   FAKE_CUDA_ARCH         compute capability, 89 unless given
+//   FAKE_CUDA_SMS          its SMs, 8 unless given
+//   FAKE_CUDA_L2           bytes of its L2, 1 MiB unless given
 //   FAKE_CUDA_MEMORY       bytes that can be allocated; no limit unless given
 //   FAKE_CUDA_INIT         the result of cuInit
 //   FAKE_CUDA_NO_CUBINS    the result of cuModuleLoadDataEx for a cubin
@@ -105,7 +107,9 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     case 76:
       return *value = arch() % 10, 0;
     case 16:  // SMs
-      return *value = 8, 0;
+      return *value = static_cast<int>(number("FAKE_CUDA_SMS", 8)), 0;
+    case 38:  // L2
+      return *value = static_cast<int>(number("FAKE_CUDA_L2", 1 << 20)), 0;
     case 97:  // shared memory of a block
       return *value = (arch() == 90 ? 227 : 99) * 1024, 0;
     default:

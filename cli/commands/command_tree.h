@@ -1,0 +1,23 @@
+// Subcommands by their names, as CLI11 describes them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "octavo/octavo.hpp"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace octavo::cli {
+
+std::vector<const CLI::App*> subcommands_of(const CLI::App& command);
+// Of one command, without those of its subcommands. Positional arguments are left out.
+std::vector<const CLI::Option*> flags_of(const CLI::App& command);
+
+// The error that `command` has no subcommand of that name.
+Status unknown_subcommand(const CLI::App& command, const std::string& name);
+
+}  // namespace octavo::cli
