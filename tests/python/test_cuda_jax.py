@@ -1,11 +1,14 @@
 """octavo.jax.attention on a GPU: values, gradients, streams of XLA, several kernels in one program."""
 
 import functools
+import os
 
 import numpy
 import pytest
 
 jax = pytest.importorskip("jax")
+if os.environ.get("OCTAVO_JAX_GPU") != "1":
+    pytest.skip("octavo.jax refuses GPUs unless OCTAVO_JAX_GPU is 1", allow_module_level=True)
 try:
     GPU = jax.devices("cuda")[0]
 except RuntimeError:
