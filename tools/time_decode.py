@@ -3,6 +3,7 @@
 
 usage: time_decode.py [--json FILE] [--formats NAME,...] [--cases N,...] [--rounds N] [--peers PATH]...
                       [--budget S] [--prepare] [--limits]
+       time_decode.py --table FILE      prints the table of a --json FILE in Markdown
 
 Octavo is timed over dense tensors and over an octavo.KvCache of each format: bf16 in pages of 16 and of
 128 rows, and float8_e4m3fn, int8 and int4 in pages of 128. cuDNN serves one query token over dense
@@ -28,9 +29,12 @@ import statistics
 import sys
 import time
 
-import octavo
-import torch
-from octavo import _peers, _timers
+try:
+    import octavo
+    import torch
+    from octavo import _peers, _timers
+except ImportError:  # --table needs neither
+    pass
 
 CALLS = 24  # the least of a graph: its launch costs 8 to 10 us
 ROTATED_BYTES = 200 << 20  # of all caches of a candidate, several times the L2 cache
@@ -256,17 +260,17 @@ def measure(case, formats, builds, rounds):
 
 
 def copy_bandwidth():
-    """Bytes per us, read and written, of a copy."""
-    source, target = (torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda") for _ in range(2))
+    """Bytes per us, read and written, of the fastest of many copies: an idle GPU's clocks rise slowly."""
+    source, target = (torch.empty(COPIED_BYTES // 4, dtype=torch.int32, device="cuda") for _ in range(2))
     graph = _timers.Graph(torch, lambda: target.copy_(source), 4)
-    return 2 * COPIED_BYTES / statistics.median(graph.sample_us() for _ in range(7))
+    return 2 * COPIED_BYTES / min(graph.sample_us() for _ in range(100))
 
 
 def line_of(row, bandwidth):
     parts = []
     for name, us in row["us"].items():
         share = row["kv_bytes"][name] / bandwidth / us
-        parts.append(f"{name} {us:.1f} us ({share:.0%} of the limit)")
+        parts.append(f"{name} {us:.1f} us ({row['kv_bytes'][name] / us / 1e6:.2f} TB/s, {share:.0%})")
     return f"{row['case']:>26}  " + "; ".join(parts)
 
 
@@ -275,6 +279,16 @@ def too_slow(case, row):
         us = row["us"].get(f"octavo {form}")
         if us is None or us > most:
             yield f"{row['case']}: octavo {form} takes {us} us; wanted: {most}"
+
+
+def table_of(report):
+    """The times of all cases, in us."""
+    names = list(dict.fromkeys(name for row in report["rows"] for name in row["us"]))
+    yield "| batch, heads, queries, keys, head_dim | " + " | ".join(names) + " |"
+    yield "|---" * (len(names) + 1) + "|"
+    for row in report["rows"]:
+        cells = (f"{row['us'][name]:.1f}" if name in row["us"] else "" for name in names)
+        yield f"| {row['case']} | " + " | ".join(cells) + " |"
 
 
 def parse(words=None):
@@ -287,6 +301,7 @@ def parse(words=None):
     parser.add_argument("--budget", type=float, help="seconds; the cases left are listed as not measured")
     parser.add_argument("--prepare", action="store_true")
     parser.add_argument("--limits", action="store_true")
+    parser.add_argument("--table", type=pathlib.Path)
     given = parser.parse_args(words)
     if unknown := set(given.formats) - set(FORMATS):
         parser.error(f"--formats has '{', '.join(sorted(unknown))}'; supported: {', '.join(FORMATS)}.")
@@ -302,6 +317,8 @@ def prepare(cases, formats):
 
 def main():
     given = parse()
+    if given.table:
+        return print(*table_of(json.loads(given.table.read_text())), sep="\n")
     if not torch.cuda.is_available():
         sys.exit("time_decode.py needs a GPU, and PyTorch finds none.")
     cases = [CASES[n] for n in given.cases] if given.cases else list(CASES)
