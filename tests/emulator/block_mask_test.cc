@@ -32,6 +32,7 @@ Case case_for(std::uint64_t seed, DType element, int head_dim, const ModifierCon
   c.out = element == DType::bf16 ? DType::bf16 : DType::f16;
   c.options.precision = Precision::native;
   c.head_dim = head_dim - (seed % 3 == 0 && !is_8bit(element) ? 8 : 0);
+  c.head_dim_v = 0;  // the kernels here have equal columns
   c.layout = seed % 2 == 0 ? Layout::bhsd : Layout::bshd;
   c.seqlen_q = std::min<std::int64_t>(c.seqlen_q, 200);
   c.seqlen_kv = std::min<std::int64_t>(c.seqlen_kv, 400);
