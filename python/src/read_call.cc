@@ -524,7 +524,10 @@ void prepare_out(Call& call, const Given& given, Layout layout) {
     const DType dtype = out_type(call, given[kOutDtype]);
     const ConstTensor& v = call.arguments.v;
     const bool transposed = call.arguments.v_layout == VLayout::transposed;
-    call.out = make_like(call.q, dtype, v.shape[transposed ? 2 : 3]);
+    const std::int64_t columns = v.dtype == DType::int4 ? 2 * v.shape[3]  // two in a byte
+                                 : transposed           ? v.shape[2]
+                                                        : v.shape[3];
+    call.out = make_like(call.q, dtype, columns);
     call.arguments.out = tensor_view(keep(call, read_array(call.out, "out")), dtype, layout, "out");
     return;
   }

@@ -88,7 +88,7 @@ TEST(Check, TheEmulatorPassesPagedCases) {
       c.batch = 2;
       c.heads_q /= std::exchange(c.heads_kv, 1);
       c.seqlen_kv = 192;
-      c.padded = false;
+      c.padded = c.options.batch_invariant = false;
       cases.push_back(c);
     }
   CheckOptions options;
@@ -96,7 +96,7 @@ TEST(Check, TheEmulatorPassesPagedCases) {
   const auto report = check_cases(options, cases, library_runner(kHopper));
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_TRUE(report->passed()) << joined(report->failures);
-  EXPECT_EQ(report->cases, 12) << joined(report->not_run_reasons);
+  EXPECT_EQ(report->cases, 13) << joined(report->not_run_reasons);
 }
 
 TEST(Check, OnePrecisionOnly) {

@@ -710,7 +710,7 @@ def test_errors_of_quantized():
     columns = octavo.quantize(X, transposed=True)
     refused({"q": columns}, ValueError, "q is transposed; supported: tensors that are not transposed, except for v.")
     refused({"v": octavo.Quantized(data, one, "e4m3", "tensor", transposed=True)}, ValueError,
-            "v.shape is (1, 2, 4, 8); supported: (1, 2, 8, 16)")
+            "v.shape is (1, 2, 4, 8); supported: (1, 2, 4, 16)")
     with pytest.raises(NotImplementedError, match="quantized is transposed; supported: tensors that are not transposed"):
         octavo.dequantize(columns)
     with pytest.raises(ValueError, match="format is 'f16'"):
