@@ -76,7 +76,7 @@ class AdoptTest(unittest.TestCase):
     def test_a_changed_file_is_not_adopted(self):
         files = bundle_files()
         files["bench/compare.json"] = files["bench/compare.json"].replace("1", "2", 1)
-        self.expect_refused(self.pack(("x", files)), "bench/compare.json: is not the file")
+        self.expect_refused(self.pack(("x", files)), "bench/compare.json: does not have the digest")
 
     def test_a_second_folder_is_not_merged(self):
         forged = {"bench/compare.json": json.dumps({**COMPARE, "commit": "forged", "family": "sm90"})}

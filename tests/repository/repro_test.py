@@ -65,7 +65,7 @@ class ReproTest(unittest.TestCase):
             bench.write_text(bench.read_text().replace('"median_us": ', '"median_us": 0'))
             told = subprocess.run([*verify, str(unpacked)], capture_output=True, text=True)
             self.assertEqual(told.returncode, 1)
-            self.assertIn("bench/bench.json: is not the file", told.stdout)
+            self.assertIn("bench/bench.json: does not have the digest", told.stdout)
 
     def test_an_adopted_bundle_verifies_in_the_repository_too(self):
         (bundle,) = self.out.glob("repro_bundle_*.tar.gz")
