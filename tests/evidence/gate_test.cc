@@ -385,7 +385,7 @@ TEST(GateFault, ABaselineThatCannotBeCompared) {
   baseline.erase("machine");
   options.baseline = baseline.dump();
   expect_rejected_by(kPerformance, gates_of(slowed(1000, 3), options),
-                     "does not say of which machine");
+                     "does not name the machine that it was measured on");
   options.baseline_optional = true;
   const GateReport report = gates_of(slowed(1000, 3), options);
   EXPECT_EQ(report.gates[kPerformance].state, GateState::not_measured);
