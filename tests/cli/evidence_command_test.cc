@@ -93,7 +93,8 @@ TEST_F(EvidenceCommand, TamperedOrMissingFileExitsWithOne) {
   write_file(directory_ / "gate.json", "[]");
   Finished finished = octavo_command({"evidence", "verify", packed()});
   EXPECT_EQ(finished.code, 1) << finished.err;
-  EXPECT_NE(finished.out.find("gate.json: does not have the digest"), std::string::npos) << finished.out;
+  EXPECT_NE(finished.out.find("gate.json: does not have the digest"), std::string::npos)
+      << finished.out;
   std::filesystem::remove(directory_ / "gate.json");
   finished = octavo_command({"evidence", "verify", packed(), "--json", "-"});
   EXPECT_EQ(finished.code, 1) << finished.err;
