@@ -14,7 +14,7 @@ class Option;
 namespace octavo::cli {
 
 std::vector<const CLI::App*> subcommands_of(const CLI::App& command);
-// Of one command, without those of its subcommands. Positional arguments are left out.
+// The flags of one command, without those of its subcommands and without positional arguments.
 std::vector<const CLI::Option*> flags_of(const CLI::App& command);
 
 // The error that `command` has no subcommand of that name.

@@ -30,7 +30,7 @@ std::vector<std::string> device_names() {
   return names;
 }
 
-// What the library accepts; nothing for flags that take files, numbers or anything else.
+// The values that the library accepts; none for flags that take files, numbers or anything else.
 std::vector<std::string> values_of(const std::string& flag) {
   if (flag == "--device") return device_names();
   if (flag == "--precision") return names_of(kAllPrecisions);

@@ -53,7 +53,7 @@ std::vector<Command> commands_of(const CLI::App& app, ValuesOfFlag values_of) {
   return all;
 }
 
-// What may follow a command: its subcommands, and after "help" those of octavo.
+// The commands that may follow one: its subcommands, and after "help" those of octavo.
 std::vector<const CLI::App*> next_commands(const Command& command, const CLI::App& app) {
   return command.path == "help" ? subcommands_of(app) : command.children;
 }

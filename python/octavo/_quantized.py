@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 _TENSORS = ("data", "scales", "mean")
-# Of a transposed tensor: the keys of a group in the order in which they are stored.
+# The order in which a transposed tensor stores the keys of a group.
 _STORED = (0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15)
 _GROUP = len(_STORED)
 
@@ -30,7 +30,7 @@ class Quantized:
                  the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, and the last group is padded with
                  zeros; int8 has its sign bits flipped
     max_quantized  an upper bound on the magnitude of data; 0: no bound is known
-    seqlen       of a transposed tensor, the number of its keys, which data round up to sixteens; None: not known
+    seqlen       the number of keys of a transposed tensor, whose data are padded to sixteens; None: not known
     stats        amax, clipped_fraction, flushed_fraction, sqnr_db, values, nan_values, inf_values;
                  None if it was quantized on a GPU or as a varlen batch
     """

@@ -31,8 +31,8 @@ enum class Framework : std::uint8_t {
   none,    // not an array
 };
 
-// What is known of an array when JAX traces a program: its shape and type. Checks that compare
-// addresses see one of its own, where nothing is stored.
+// The shape and type of an array, all that is known of it when JAX traces a program. Checks that
+// compare addresses see one of its own, where nothing is stored.
 struct TracedArray {
   std::vector<std::int64_t> shape;
   std::string dtype;  // its name in NumPy

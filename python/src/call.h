@@ -149,7 +149,7 @@ struct BackwardCall {
 
 BackwardCall read_backward_call(const Given& given);
 
-// What both passes of a call share.
+// The arguments that both passes of a call share.
 BackwardArguments shared_arguments(const Arguments& arguments);
 
 std::string_view text_of(nanobind::handle value, const char* what, const char* supported);

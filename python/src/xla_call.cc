@@ -173,7 +173,7 @@ void read_varlen(const Frame& frame, Arguments& a) {
   a.max_seqlen_kv = frame.attribute<std::int64_t>("max_seqlen_kv");
 }
 
-// What both passes have as inputs.
+// Reads the inputs that both passes have.
 Arguments read_arguments(const Frame& frame) {
   Arguments a;
   const Layout layout = frame.layout();
