@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -250,6 +251,20 @@ struct OnGpu {
   ffi::ScratchAllocator& scratch;
 };
 
+// XLA's scratch memory is aligned to 16 bytes: it refuses to promise more.
+Result<Workspace> workspace_from(ffi::ScratchAllocator& scratch, std::size_t bytes) {
+  constexpr std::size_t kAlignment = 256, kOfScratch = 16;
+  if (bytes == 0) return Workspace{};
+  std::size_t space = bytes + kAlignment - kOfScratch;
+  const std::optional<void*> made = scratch.Allocate(space, kOfScratch);
+  if (!made)
+    return Status{ErrorCode::out_of_memory,
+                  "workspace is " + std::to_string(bytes) +
+                      " bytes; supported: what XLA has left on the GPU."};
+  void* begin = *made;
+  return Workspace{std::align(kAlignment, bytes, begin, space), bytes};
+}
+
 template <class Planned, class Given>
 Status run_on_gpu(const Given& arguments, const Options& options, const OnGpu& on,
                   Result<Planned> (*make)(const Problem&, Device)) {
@@ -267,16 +282,10 @@ Status run_on_gpu(const Given& arguments, const Options& options, const OnGpu& o
     const std::lock_guard held(lock);
     recent.add(problem, on.device, *planned);
   }
-  Workspace workspace{nullptr, planned->workspace_bytes(arguments)};
-  if (workspace.bytes > 0) {
-    constexpr std::size_t kAlignment = 256;
-    const std::optional<void*> made = on.scratch.Allocate(workspace.bytes, kAlignment);
-    if (!made)
-      return {ErrorCode::out_of_memory, "workspace is " + std::to_string(workspace.bytes) +
-                                            " bytes; supported: what XLA has left on the GPU."};
-    workspace.data = *made;
-  }
-  return planned->run(arguments, workspace, on.stream);
+  const Result<Workspace> workspace =
+      workspace_from(on.scratch, planned->workspace_bytes(arguments));
+  if (!workspace.ok()) return workspace.status();
+  return planned->run(arguments, *workspace, on.stream);
 }
 
 ffi::ErrorCode code_of(const Status& status) {

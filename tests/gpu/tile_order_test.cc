@@ -100,6 +100,31 @@ TEST(TileOrder, ShortTilesAreShared) {
   }
 }
 
+// The short tiles come last if the last round then has only short tiles: 1,376 tiles of 192 rows,
+// 16 of them with 64 rows, fill 11 rounds of 132 CTAs, and 12 of 124.
+TEST(TileOrder, ShortTilesFillTheLastRound) {
+  const Sm90ForwardConfig config{.head_dim = 128, .warpgroups = 3};
+  Problem p = problem(1, 16, 16384, 128);
+  EXPECT_FALSE(tile_order(p, config, h200()).short_tiles_last);
+  p.options.sm_margin = 8;
+  const TileOrder order = tile_order(p, config, h200());
+  EXPECT_TRUE(order.short_tiles_last);
+  constexpr i64 kRowTiles = 86, kHeads = 16;
+  std::vector<i64> full(124);
+  std::array<int, kRowTiles> seen{};
+  for (i64 index = 0; index < kRowTiles * kHeads; ++index) {
+    const i64 row = row_of_tile(order, kRowTiles, kHeads, index);
+    ++seen.at(static_cast<std::size_t>(row));
+    if (row + 1 < kRowTiles) ++full.at(static_cast<std::size_t>(cta_of_tile(order, 124, index)));
+  }
+  for (const int times : seen) EXPECT_EQ(times, kHeads);
+  EXPECT_EQ(*std::max_element(full.begin(), full.end()), 11);
+  // The short tiles are shared where that is as even, and there are none without a partial tile.
+  EXPECT_FALSE(tile_order(problem(32, 16, 512, 128), config, h200()).short_tiles_last);
+  EXPECT_FALSE(tile_order(problem(1, 16, 192 * 86, 128), config, h200()).short_tiles_last);
+  EXPECT_FALSE(tile_order(problem(1, 200, 100, 128), config, h200()).short_tiles_last);
+}
+
 // With many heads, as many are mixed as fill whole waves and fit L2.
 TEST(TileOrder, MixedHeadsFillRoundsAndFitL2) {
   Problem p = problem(32, 8, 512, 256, Causal::top_left);

@@ -34,6 +34,7 @@ struct Sm90ForwardParams {
   // group also has the remaining heads.
   i32 heads_per_group = 1;
   i32 head_groups = 1;
+  i32 grouped_row_tiles = 0;  // tiles of a head in its group; the rest comes after all groups
   // Positions by which persistent CTAs shift each round; 0: they alternate direction.
   i32 rotation = 0;
   i32 seqlen_q = 0;

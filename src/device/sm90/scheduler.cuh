@@ -7,7 +7,8 @@
 // CTA with the longer tile of one round gets the shorter one of the next. This balances the load if
 // a group's tiles fill whole rounds, which the host ensures (gpu/forward/tile_order.cc). Without a
 // mask only a head's last tile may be shorter: CTAs then shift by `rotation` positions each round,
-// and each gets its share of those. The order needs no counter in memory and is always the same.
+// and each gets its share of those; or the short tiles of all heads come last, after all groups.
+// The order needs no counter in memory and is always the same.
 #pragma once
 
 #include "config/sm90_forward.h"
@@ -58,14 +59,19 @@ OCTAVO_DEVICE i32 diagonal_block(const Sm90ForwardParams& p, const WorkTile& t) 
 template <class G>
 OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   constexpr int kBlockM = block_m(G::C), kBlockN = G::C.block_n;
-  const i32 group = min_of(index / (p.row_tiles * p.heads_per_group), p.head_groups - 1);
+  const i32 heads = p.tile_heads * p.sequences;
+  const i32 group = min_of(index / (p.grouped_row_tiles * p.heads_per_group), p.head_groups - 1);
   const i32 first_head = group * p.heads_per_group;
-  const i32 group_heads =
-      group + 1 < p.head_groups ? p.heads_per_group : p.tile_heads * p.sequences - first_head;
-  const i32 position = index - first_head * p.row_tiles;
-  const i32 head = first_head + position % group_heads;
+  const i32 group_heads = group + 1 < p.head_groups ? p.heads_per_group : heads - first_head;
+  const i32 position = index - first_head * p.grouped_row_tiles;
+  i32 head = first_head + position % group_heads;
+  i32 row_tile = p.grouped_row_tiles - 1 - position / group_heads;
+  if (index >= p.grouped_row_tiles * heads) {
+    head = index - p.grouped_row_tiles * heads;
+    row_tile = p.grouped_row_tiles;
+  }
   WorkTile t;
-  t.first_row = (p.row_tiles - 1 - position / group_heads) * kBlockM;
+  t.first_row = row_tile * kBlockM;
   t.sequence = head / p.tile_heads;
   t.head = head - t.sequence * p.tile_heads;
   t.batch = p.cu_seqlens_q == nullptr ? t.sequence : 0;

@@ -98,14 +98,6 @@ Blocks blocks_of(const Problem& p, std::int64_t block_m, std::int64_t block_n) {
   return blocks;
 }
 
-// The relative time of a tile in which some warpgroups have no rows. It is assumed, not measured,
-// to exceed their share, because fewer warpgroups hide less of each other's softmax.
-double short_share(const Sm90ForwardConfig& c, std::int64_t rows) {
-  if (sm90::is_split_kv(c)) return 1;
-  const auto busy = static_cast<double>(
-      std::min<std::int64_t>(div_up<std::int64_t>(rows, sm90::kRows), c.warpgroups));
-  return 0.25 + 0.75 * busy / c.warpgroups;
-}
 bool ends_within_tile(const Sm90ForwardConfig& c, const Problem& p) {
   const std::int64_t rest = p.seqlen_q % sm90::block_m(c);
   return p.seqlen_q > rest && rest != 0 && short_share(c, rest) < 1;

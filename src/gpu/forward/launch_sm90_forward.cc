@@ -119,6 +119,7 @@ Sm90ForwardBlockMaskParams sm90_forward_params(const Problem& kernel_problem, co
   p.heads_per_group = order.heads_per_group;
   p.head_groups = order.groups;
   p.rotation = order.rotation;
+  p.grouped_row_tiles = p.row_tiles - (order.short_tiles_last ? 1 : 0);
   if (sm90::is_8bit_qk(c)) set_scales(p, kernel_problem, a);
   p.output = output_params(kernel_problem, a);
   if (any(c.modifiers)) p.modifiers = modifier_params(kernel_problem, a, p.scale_log2);

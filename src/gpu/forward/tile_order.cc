@@ -128,7 +128,39 @@ TileOrder masked_order(const Problem& p, const Sm90ForwardConfig& c, const GpuIn
   return best;
 }
 
+// Without a mask only the last tile of a head may be shorter. The rotation makes a CTA visit every
+// m_block before it repeats one, so that each gets its share of the short tiles.
+TileOrder sharing_short_tiles(std::int64_t heads, std::int64_t row_tiles, std::int64_t grid) {
+  std::int64_t rotation = 1;
+  while (rotation < grid && std::gcd(grid + rotation, row_tiles) > 1) ++rotation;
+  return {1, static_cast<i32>(heads), static_cast<i32>(rotation < grid ? rotation : 0)};
+}
+
+// Whether the busiest CTA has clearly less work if the short tiles come last: that is so if they
+// fill a last round that otherwise has full tiles. They read K and V of their head again, from
+// memory.
+bool short_tiles_belong_last(std::int64_t heads, std::int64_t row_tiles, std::int64_t grid,
+                             double share) {
+  constexpr double kClearly = 0.97;
+  const std::int64_t full = heads * (row_tiles - 1);
+  const std::int64_t rounds = div_up(heads * row_tiles, grid), full_rounds = div_up(full, grid);
+  const double last =
+      static_cast<double>(full_rounds) + share * static_cast<double>(rounds - full_rounds);
+  const double shared =
+      static_cast<double>(rounds) * (1 - (1 - share) / static_cast<double>(row_tiles));
+  return last < kClearly * shared;
+}
+
 }  // namespace
+
+// It is assumed, not measured, to exceed the share of the rows, because fewer warpgroups hide less
+// of each other's softmax.
+double short_share(const Sm90ForwardConfig& c, std::int64_t rows) {
+  if (sm90::is_split_kv(c)) return 1;
+  const auto busy = static_cast<double>(
+      std::min<std::int64_t>(div_up<std::int64_t>(rows, sm90::kRows), c.warpgroups));
+  return 0.25 + 0.75 * busy / c.warpgroups;
+}
 
 std::int64_t sms_of_grid(std::int64_t sms, const Options& options) {
   return std::max<std::int64_t>(sms - options.sm_margin, 1);
@@ -138,16 +170,21 @@ TileOrder tile_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo
   const std::int64_t row_tiles =
       std::max<std::int64_t>(div_up<std::int64_t>(p.seqlen_q, sm90::block_m(c)), 1);
   if (is_masked(p.options)) return masked_order(p, c, gpu, row_tiles);
-  // The rotation makes a CTA visit every m_block before it repeats one.
   const std::int64_t heads = p.heads_q * p.batch;
   const std::int64_t grid = std::min(heads * row_tiles, sms_of_grid(gpu.sms, p.options));
-  std::int64_t rotation = 1;
-  while (rotation < grid && std::gcd(grid + rotation, row_tiles) > 1) ++rotation;
-  return {1, static_cast<i32>(heads), static_cast<i32>(rotation < grid ? rotation : 0)};
+  TileOrder order = sharing_short_tiles(heads, row_tiles, grid);
+  const std::int64_t last_rows = p.seqlen_q - (row_tiles - 1) * sm90::block_m(c);
+  order.short_tiles_last =
+      short_tiles_belong_last(heads, row_tiles, grid, short_share(c, last_rows));
+  return order;
 }
 
 std::int64_t row_of_tile(const TileOrder& order, std::int64_t row_tiles, std::int64_t heads,
                          std::int64_t index) {
+  if (order.short_tiles_last) {
+    --row_tiles;
+    if (index >= heads * row_tiles) return row_tiles;
+  }
   const std::int64_t group =
       std::min<std::int64_t>(index / (row_tiles * order.heads_per_group), order.groups - 1);
   const std::int64_t first = group * order.heads_per_group;

@@ -18,9 +18,13 @@ struct TileOrder {
   i32 heads_per_group = 1;  // heads per group; a group's tiles are interleaved by row
   i32 groups = 1;
   i32 rotation = 0;  // how far a CTA's position shifts each round; 0: the direction alternates
+  bool short_tiles_last = false;  // the last tile of each head comes after all other tiles
 };
 TileOrder tile_order(const Problem& kernel_problem, const Sm90ForwardConfig& config,
                      const GpuInfo& gpu);
+
+// The relative time of a tile that has only so many rows: warpgroups without rows skip it.
+double short_share(const Sm90ForwardConfig& config, std::int64_t rows);
 
 // The m_block of the index-th tile, and the CTA that takes it.
 std::int64_t row_of_tile(const TileOrder& order, std::int64_t row_tiles, std::int64_t heads,
