@@ -82,6 +82,25 @@ OCTAVO_DEVICE void online_softmax(Accumulator<kKeys>& s, Accumulator<kColumns>& 
   }
 }
 
+// Adds a result over other keys: both are relative to their own maxima.
+template <int kColumns>
+OCTAVO_DEVICE void add_partial(Accumulator<kColumns>& o, RowState& rows,
+                               const Accumulator<kColumns>& other, const RowState& other_rows,
+                               float scale_log2) {
+  OCTAVO_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const float row_max = ptx::max_f32(rows.max[r], other_rows.max[r]);
+    const float a = ptx::exp2_approx((rows.max[r] - row_max) * scale_log2);
+    const float b = ptx::exp2_approx((other_rows.max[r] - row_max) * scale_log2);
+    rows.sum[r] = rows.sum[r] * a + other_rows.sum[r] * b;
+    OCTAVO_UNROLL
+    for (int i = r * 2; i < kColumns / 2; i += 4) {
+      o.x[i] = o.x[i] * a + other.x[i] * b;
+      o.x[i + 1] = o.x[i + 1] * a + other.x[i + 1] * b;
+    }
+  }
+}
+
 // Weights of keys 16 * step and on, rounded to FP16, as a left operand.
 template <int kKeys>
 OCTAVO_DEVICE void pack_p(u32 (&a)[4], const Accumulator<kKeys>& s, int step) {

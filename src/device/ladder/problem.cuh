@@ -31,13 +31,8 @@ struct Params {
 };
 
 // How many keys a row sees: the first ones. At least one.
-OCTAVO_DEVICE i32 visible_keys(const Params& p, i32 row OCTAVO_AND_SITE) {
-  const i32 keys = p.causal != 0 ? min_of(p.seqlen_kv, row + 1) : p.seqlen_kv;
-#if defined(__CUDACC__)
-  return keys;
-#else
-  return ptx::mask_term(keys, p.seqlen_kv, site);
-#endif
+OCTAVO_DEVICE i32 visible_keys(const Params& p, i32 row) {
+  return p.causal != 0 ? min_of(p.seqlen_kv, row + 1) : p.seqlen_kv;
 }
 
 // The rows of one CTA: kRows rows of a head, of which the last may not exist.

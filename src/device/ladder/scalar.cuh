@@ -19,12 +19,13 @@
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/vector_memory.cuh"
+#include "device/ptx/wgmma.cuh"
 
 namespace octavo::ladder {
 
 template <int kHeadDim>
 struct Scalar {
-  static constexpr int kThreads = 128, kRows = 128;  // of a CTA
+  static constexpr int kThreads = 128, kRows = 128, kKeys = 1;
   static constexpr int kSmemBytes = 0;
   static constexpr int kChunks = kHeadDim / 8;  // of 16 bytes in a row
 
@@ -91,6 +92,7 @@ struct Scalar {
     OCTAVO_ROLLED
     for (i32 key = 0; key < keys; ++key) {
       const i64 at = (first_key + key) * kHeadDim;
+      ptx::pin(q);  // or the compiler keeps q as FP32 as well, and spills at head_dim 128
       const float score = dot(q, p.k + at) * p.scale_log2;
       const float new_max = ptx::max_f32(row_max, score);
       const float correction = ptx::exp2_approx(row_max - new_max);  // 0 for the first key

@@ -113,8 +113,8 @@ struct SpecialisedWarps {
     ptx::pin(o.x);
   }
 
-  // Consumer 1 leaves its O and its row state in its last stage, which no copy will overwrite.
-  // f(i, x) for each register.
+  // Consumer 1 leaves its O and its row state in its last stage, which no copy will overwrite:
+  // calls f(address, x) for each of these registers.
   template <class F>
   static OCTAVO_DEVICE void for_each_partial(O& o, RowState& rows, u32 blocks, F&& f) {
     const u32 last = (blocks - 2) / 2 * 2 + 1;  // the last odd block
@@ -127,23 +127,6 @@ struct SpecialisedWarps {
       f(to + (O::kSize + 2 + r) * 512, rows.sum[r]);
     }
   }
-  // The sum of two partial results, each relative to its own maximum.
-  static OCTAVO_DEVICE void merge(O& o, RowState& rows, const O& o1, const RowState& rows1,
-                                  float scale_log2) {
-    OCTAVO_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const float row_max = ptx::max_f32(rows.max[r], rows1.max[r]);
-      const float own = ptx::exp2_approx((rows.max[r] - row_max) * scale_log2);
-      const float other = ptx::exp2_approx((rows1.max[r] - row_max) * scale_log2);
-      rows.sum[r] = rows.sum[r] * own + rows1.sum[r] * other;
-      OCTAVO_UNROLL
-      for (int i = 0; i < O::kSize / 2; ++i) {
-        const int at = i / 2 * 4 + r * 2 + i % 2;
-        o.x[at] = o.x[at] * own + o1.x[at] * other;
-      }
-    }
-  }
-
   static OCTAVO_DEVICE void consume(const Params& p, const RowTile<kRows>& tile, u32 blocks,
                                     u32 c) {
     const i32 warp_row = tile.first_row + static_cast<i32>(ptx::warp_index() % 4) * 16;
@@ -173,7 +156,7 @@ struct SpecialisedWarps {
       RowState rows1;
       ptx::named_barrier_sync(1, 256);
       for_each_partial(o1, rows1, blocks, [](u32 at, float& x) { x = ptx::load_shared_f32(at); });
-      merge(o, rows, o1, rows1, p.scale_log2);
+      add_partial(o, rows, o1, rows1, p.scale_log2);
     }
     if (c == 0) store_o(o, rows, p, tile.head, row);
   }

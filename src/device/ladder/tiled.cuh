@@ -5,17 +5,19 @@
 // loaded row of K and of V, so global memory is read 32 times less. Inside the CTA a thread holds
 // 4 rows x 4 keys of S: eight loads from shared memory feed sixteen multiply-adds, not one.
 //
-//   thread    row group (of 8): rows 4i to 4i+3      column group c (of 16): keys c, c+16, c+32,
-//   c+48 S         4 rows x 4 keys                         the 16 threads of a row group hold whole
-//   rows O         4 rows x head_dim / 16 columns          columns c, c+16, ...
+//   thread   row group i (of 8): rows 4i to 4i+3     column group c (of 16): keys c, c+16, c+32,
+//   c+48 S        4 rows x 4 keys                          the 16 threads of a row group hold whole
+//   rows O        4 rows x head_dim / 16 columns
 //
-//   shared memory   what                                  row in floats   bytes at head_dim 64
-//   q               32 rows                                head_dim        8192
-//   k, v            64 keys each                           head_dim + 1    16640 each
-//   p               32 rows of weights                     64              8192
+//   shared memory   what                     floats in a row   bytes at head_dim 64
+//   q               32 rows                  head_dim + 1      8320
+//   k, v            64 keys each             head_dim + 1      16640 each
+//   p               32 rows of weights       64 + 4            8704
 //
-// A row of K is one float longer than head_dim: the sixteen lanes that read the same column of
-// sixteen keys then touch sixteen banks, and not one.
+// The rows are longer than their data so that lanes which read the same column of different rows
+// touch different banks. For the same reason the even columns of a row lie before its odd ones: a
+// lane loads two neighbouring columns at once, and 32 lanes store 32 neighbouring floats twice. The
+// order does not matter to q k^T; O is put back in order when it is stored.
 //
 //   barrier     before it                       after it
 //   cta_sync    every warp has used K, V        the next block may be written
@@ -36,26 +38,26 @@ struct Tiled {
   static constexpr int kThreads = 128, kRows = 32, kKeys = 64;
   static constexpr u32 kGroups = 16;              // threads that share a row
   static constexpr int kColumns = kHeadDim / 16;  // of O in a thread
-  static constexpr u32 kStride = kHeadDim + 1;    // of K and V, in floats
-  static constexpr u32 kQ = 0, kK = kRows * kHeadDim * 4, kV = kK + kKeys * kStride * 4,
-                       kP = kV + kKeys * kStride * 4, kSmemBytes = kP + kRows * kKeys * 4;
+  static constexpr u32 kStride = kHeadDim + 1;    // of Q, K and V, in floats
+  static constexpr u32 kPStride = kKeys + 4;
+  static constexpr u32 kQ = 0, kK = kRows * kStride * 4, kV = kK + kKeys * kStride * 4,
+                       kP = kV + kKeys * kStride * 4, kSmemBytes = kP + kRows * kPStride * 4;
 
   static OCTAVO_DEVICE u32 at(u32 array, u32 stride, u32 row, u32 column) {
     return ptx::shared_base() + array + (row * stride + column) * 4;
   }
 
-  // `count` rows into shared memory as FP32; rows from `exist` on become zeros.
-  static OCTAVO_DEVICE void load_rows(u32 array, u32 stride, const u16* from, int count,
-                                      i32 exist) {
+  // `count` rows into shared memory as FP32, even columns first; rows from `exist` on become zeros.
+  static OCTAVO_DEVICE void load_rows(u32 array, const u16* from, int count, i32 exist) {
     constexpr u32 kPairs = kHeadDim / 2;
     OCTAVO_UNROLL_BY(8)
     for (u32 i = ptx::thread_index(); i < static_cast<u32>(count) * kPairs; i += kThreads) {
-      const u32 row = i / kPairs, column = i % kPairs * 2;
+      const u32 row = i / kPairs, pair = i % kPairs;
       float x0 = 0, x1 = 0;
       if (static_cast<i32>(row) < exist)
-        ptx::f32_from_f16x2(x0, x1, ptx::load_global_b32(from + row * kHeadDim + column));
-      ptx::store_shared_f32(at(array, stride, row, column), x0);
-      ptx::store_shared_f32(at(array, stride, row, column + 1), x1);
+        ptx::f32_from_f16x2(x0, x1, ptx::load_global_b32(from + row * kHeadDim + pair * 2));
+      ptx::store_shared_f32(at(array, kStride, row, pair), x0);
+      ptx::store_shared_f32(at(array, kStride, row, kPairs + pair), x1);
     }
   }
 
@@ -66,7 +68,7 @@ struct Tiled {
       float q[4], k[4];
       OCTAVO_UNROLL
       for (u32 i = 0; i < 4; ++i) {
-        q[i] = ptx::load_shared_f32(at(kQ, kHeadDim, row_group * 4 + i, d));
+        q[i] = ptx::load_shared_f32(at(kQ, kStride, row_group * 4 + i, d));
         k[i] = ptx::load_shared_f32(at(kK, kStride, i * kGroups + column_group, d));
       }
       OCTAVO_UNROLL
@@ -80,7 +82,7 @@ struct Tiled {
       float weight[4], v[kColumns];
       OCTAVO_UNROLL
       for (u32 i = 0; i < 4; ++i)
-        weight[i] = ptx::load_shared_f32(at(kP, kKeys, row_group * 4 + i, key));
+        weight[i] = ptx::load_shared_f32(at(kP, kPStride, row_group * 4 + i, key));
       OCTAVO_UNROLL
       for (u32 c = 0; c < kColumns; ++c)
         v[c] = ptx::load_shared_f32(at(kV, kStride, key, c * kGroups + column_group));
@@ -113,18 +115,19 @@ struct Tiled {
     for (u32 j = 0; j < 4; ++j) {
       const float weight = ptx::exp2_approx(s[j] - new_max);
       row_sum += weight;
-      ptx::store_shared_f32(at(kP, kKeys, row, j * kGroups + column_group), weight);
+      ptx::store_shared_f32(at(kP, kPStride, row, j * kGroups + column_group), weight);
     }
   }
 
+  // Places c and head_dim / 2 + c of the thread's columns are two neighbouring columns.
   static OCTAVO_DEVICE void store_row(const float (&o)[kColumns], float row_sum, u16* to,
                                       bool exists) {
     for (int mask = 8; mask > 0; mask /= 2) row_sum += ptx::shuffle_xor(row_sum, mask);
     if (ptx::mask_term(!exists, false)) return;
     OCTAVO_UNROLL
-    for (u32 c = 0; c < kColumns; ++c)
-      ptx::store_global_b16(to + c * kGroups,
-                            static_cast<u16>(ptx::f16x2_from_f32(o[c] / row_sum, 0)));
+    for (u32 c = 0; c < kColumns / 2; ++c)
+      ptx::store_global_b32(to + c * kGroups * 2,
+                            ptx::f16x2_from_f32(o[c] / row_sum, o[kColumns / 2 + c] / row_sum));
   }
 
   static OCTAVO_DEVICE void run(const Params& p) {
@@ -133,7 +136,7 @@ struct Tiled {
     const u32 column_group = ptx::thread_index() % kGroups;
     const i64 q_row = i64{tile.head} * p.seqlen_q + tile.first_row;
     const i64 kv_row = i64{tile.head} * p.seqlen_kv;
-    load_rows(kQ, kHeadDim, p.q + q_row * kHeadDim, kRows, p.seqlen_q - tile.first_row);
+    load_rows(kQ, p.q + q_row * kHeadDim, kRows, p.seqlen_q - tile.first_row);
 
     float o[4][kColumns] = {}, row_max[4], row_sum[4] = {};
     for (float& m : row_max) m = -kInfinity;
@@ -141,8 +144,8 @@ struct Tiled {
     OCTAVO_ROLLED
     for (i32 key = 0; key < keys; key += kKeys) {
       ptx::cta_sync();
-      load_rows(kK, kStride, p.k + (kv_row + key) * kHeadDim, kKeys, p.seqlen_kv - key);
-      load_rows(kV, kStride, p.v + (kv_row + key) * kHeadDim, kKeys, p.seqlen_kv - key);
+      load_rows(kK, p.k + (kv_row + key) * kHeadDim, kKeys, p.seqlen_kv - key);
+      load_rows(kV, p.v + (kv_row + key) * kHeadDim, kKeys, p.seqlen_kv - key);
       ptx::cta_sync();
       float s[4][4] = {};
       multiply_qk(s, row_group, column_group);
@@ -160,7 +163,7 @@ struct Tiled {
     OCTAVO_UNROLL
     for (int i = 0; i < 4; ++i) {
       const i32 row = static_cast<i32>(row_group) * 4 + i;
-      store_row(o[i], row_sum[i], p.o + (q_row + row) * kHeadDim + column_group,
+      store_row(o[i], row_sum[i], p.o + (q_row + row) * kHeadDim + column_group * 2,
                 tile.first_row + row < p.seqlen_q);
     }
   }

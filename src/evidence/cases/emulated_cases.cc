@@ -12,6 +12,7 @@
 #include "evidence/cases/append_case.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/jit/config_text.h"
+#include "gpu/ladder/ladder.h"
 #include "numeric/formats.h"
 #include "runtime/emulated/emulated_gpu.h"
 #include "runtime/emulated/emulated_launch.h"
@@ -58,6 +59,10 @@ Result<Arguments> arguments_for(const Sm90ForwardConfig& config, const CaseInput
 }
 
 Result<Arguments> arguments_for(const DecodeConfig& /*config*/, const CaseInputs& prepared,
+                                std::vector<std::byte>& /*memory*/) {
+  return prepared.inputs.given;
+}
+Result<Arguments> arguments_for(const LadderConfig& /*config*/, const CaseInputs& prepared,
                                 std::vector<std::byte>& /*memory*/) {
   return prepared.inputs.given;
 }
@@ -260,6 +265,8 @@ std::vector<EmulatedSubject> all_subjects() {
   });
   add("append", emulator::append_kernels(),
       [](const auto& kernel, const Case& c) { return append_case(kernel, chip_of(kSm90), c); });
+  add("ladder", emulator::ladder_kernels(),
+      [](const auto& kernel, const Case& c) { return forward_case(kernel, chip_of(kSm90), c); });
   return all;
 }
 
@@ -347,6 +354,30 @@ Result<std::vector<EmulatedSubject>> subjects_by_name(const std::string& name) {
                                "kernels` lists",
                                all.size() - 1));
   return chosen;
+}
+
+std::vector<Case> cases_for(const LadderConfig& config) {
+  const LadderShape shape = shape_of(config);
+  Case c;
+  c.lse = false;
+  c.head_dim = config.head_dim;
+  c.heads_q = c.heads_kv = 2;
+  // Rows and keys that end inside a tile, and more blocks than the rung has stages.
+  c.seqlen_q = 70;
+  c.seqlen_kv = (config.rung < Rung::async_copies ? 2 : 5) * shape.keys + 9;
+  std::vector<Case> cases{c};
+  // The diagonal cuts through blocks; the last rows see all keys.
+  c.options.causal = Causal::top_left;
+  c.heads_q = c.heads_kv = 1;
+  c.seqlen_q = 150;
+  c.seqlen_kv = 141;
+  cases.push_back(c);
+  // A single block, a single row.
+  c.seqlen_q = 1;
+  c.seqlen_kv = 3;
+  c.options.causal = Causal::none;
+  cases.push_back(c);
+  return cases;
 }
 
 // The cases of a kernel with a block mask, from one with its types. `step`: the keys of a step.
