@@ -11,7 +11,7 @@
 #   --out FOLDER    where the wheels go: wheelhouse
 #   --test          then installs each wheel that runs here into an empty environment and uses it
 #
-# It needs cmake, ninja, curl and a network. The kernels need g++, fmt and nlohmann-json of this
+# It needs cmake, ninja, apt-get and a network. The kernels need g++, fmt and nlohmann-json of this
 # machine too, and no GPU: NVRTC comes from PyPI.
 set -euo pipefail
 cd "$(dirname "$0")/.."

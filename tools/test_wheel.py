@@ -40,6 +40,15 @@ def check_attention():
             print(f"attention, {dtype}, causal={causal}: at most {difference:.1e} from the formula")
 
 
+def check_instructions():
+    """The CPU's kernels use its vector instructions."""
+    q = numpy.zeros((1, 1, 64, 64), "float32")
+    config = octavo.explain(q, q, q).config
+    features = pathlib.Path("/proc/cpuinfo").read_text().split()
+    assert "portable" not in config or not {"avx2", "asimd"} & set(features), config
+    print(f"CPU kernel: {config}")
+
+
 def output_of(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -66,6 +75,7 @@ def check_kernels():
 
 def main():
     check_attention()
+    check_instructions()
     check_command()
     if "--without-kernels" not in sys.argv[1:]:
         check_kernels()

@@ -4,10 +4,11 @@
 #
 # - a C++ compiler that targets glibc 2.28 and links its C++ library statically: the package ziglang
 #   of PyPI, which is clang with the headers and libraries of its targets,
-# - fmt and Highway as static libraries, nlohmann-json and CLI11, from the sources that Debian
-#   distributes, whose checksums are below.
+# - fmt and Highway as static libraries, nlohmann-json and CLI11, from the sources of Debian's
+#   packages.
 #
-# It needs python3 with venv, cmake, curl and a network. What is there already is kept.
+# FOLDER can be moved, e.g. into a container. The script needs python3 with venv, cmake, apt-get and a
+# network. What is there already is kept.
 set -euo pipefail
 
 usage="usage: wheel_toolchain.sh x86_64|aarch64 FOLDER"
@@ -32,10 +33,12 @@ zig=$("$folder/venv/bin/python" -c 'import ziglang; print(ziglang.__path__[0])')
 # its C++ library once for each choice, and would check undefined behaviour without optimisation.
 mkdir -p "$folder/bin"
 compiler() {
-  printf '#!/bin/sh\nexec "%s" %s -target %s-linux-gnu.%s -O2 -g0 -s "$@"\n' \
-    "$zig" "$2" "$arch" "$glibc" >"$folder/bin/$1"
+  printf '#!/bin/sh\nexec "${0%%/*}/../%s" %s -target %s-linux-gnu.%s -O2 -g0 -s "$@"\n' \
+    "${zig#"$folder"/}" "$2" "$arch" "$glibc" >"$folder/bin/$1"
 }
-archiver() { printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$zig" "$1" >"$folder/bin/$1"; }
+archiver() {
+  printf '#!/bin/sh\nexec "${0%%/*}/../%s" %s "$@"\n' "${zig#"$folder"/}" "$1" >"$folder/bin/$1"
+}
 compiler cc cc
 compiler c++ c++
 archiver ar
@@ -46,52 +49,65 @@ chmod +x "$folder"/bin/*
 cat >"$folder/toolchain.cmake" <<END
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR $arch)
-set(CMAKE_C_COMPILER "$folder/bin/cc")
-set(CMAKE_CXX_COMPILER "$folder/bin/c++")
-set(CMAKE_AR "$folder/bin/ar" CACHE FILEPATH "")
-set(CMAKE_RANLIB "$folder/bin/ranlib" CACHE FILEPATH "")
+set(CMAKE_C_COMPILER "\${CMAKE_CURRENT_LIST_DIR}/bin/cc")
+set(CMAKE_CXX_COMPILER "\${CMAKE_CURRENT_LIST_DIR}/bin/c++")
+set(CMAKE_AR "\${CMAKE_CURRENT_LIST_DIR}/bin/ar" CACHE FILEPATH "")
+set(CMAKE_RANLIB "\${CMAKE_CURRENT_LIST_DIR}/bin/ranlib" CACHE FILEPATH "")
 set(CMAKE_FIND_USE_CMAKE_SYSTEM_PATH OFF)
-list(APPEND CMAKE_PREFIX_PATH "$folder/prefix")
+list(APPEND CMAKE_PREFIX_PATH "\${CMAKE_CURRENT_LIST_DIR}/prefix")
 END
 
-# unpack PATH SHA256: downloads PATH of Debian's pool and unpacks it into $source.
-unpack() {
-  local file=$folder/sources/${1##*/}
-  source=$folder/sources/$2
-  mkdir -p "$folder/sources"
-  [[ -f $file ]] || curl --fail --silent --show-error --location --retry 3 --output "$file.part" \
-    "https://deb.debian.org/debian/pool/main/$1"
-  [[ -f $file ]] || mv "$file.part" "$file"
-  echo "$2  $file" | sha256sum --check --quiet
+# sources PACKAGE: asks apt-get for the source of the Debian package and unpacks it into $source.
+# apt-get finds it where this machine gets its packages, and checks Debian's signature.
+apt=$folder/apt
+sources() {
+  local options=(-qq -o "Dir::Etc::SourceList=/dev/null" -o "Dir::Etc::SourceParts=$apt/parts"
+    -o "Dir::State::Lists=$apt/lists" -o "Dir::Cache=$apt/cache")
+  if [[ ! -d $apt/parts ]]; then
+    mkdir -p "$apt"/{parts,lists/partial,cache/archives/partial}
+    local list
+    for list in /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources}; do
+      [[ -f $list ]] || continue
+      sed -E 's/^deb /deb-src /; s/^Types:.*/Types: deb-src/' "$list" >"$apt/parts/${list##*/}"
+    done
+    apt-get "${options[@]}" update
+  fi
+  source=$folder/sources/$1
   mkdir -p "$source"
-  tar -xf "$file" -C "$source" --strip-components=1
+  (cd "$source" && apt-get "${options[@]}" source --download-only "$1")
+  tar -xf "$source"/*.orig.tar.* -C "$source" --strip-components=1
 }
 
-# install PATH SHA256 [CMake arguments]: builds the package and installs it into FOLDER/prefix.
+# install PACKAGE [CMake arguments]: builds the package and installs it into FOLDER/prefix.
 install() {
-  local source build
-  [[ -f $folder/prefix/$2 ]] && return
-  unpack "$1" "$2"
-  build=$source/build
-  shift 2
-  cmake -S "$source" -B "$build" -DCMAKE_TOOLCHAIN_FILE="$folder/toolchain.cmake" \
+  local source package=$1
+  [[ -f $folder/prefix/$package ]] && return
+  sources "$package"
+  shift
+  cmake -S "$source" -B "$source/build" -DCMAKE_TOOLCHAIN_FILE="$folder/toolchain.cmake" \
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
     -DCMAKE_CXX_VISIBILITY_PRESET=hidden -DCMAKE_INSTALL_LIBDIR=lib \
     -DCMAKE_INSTALL_PREFIX="$folder/prefix" -DBUILD_SHARED_LIBS=OFF -DBUILD_TESTING=OFF "$@"
-  cmake --build "$build" --parallel "${JOBS:-$(nproc)}"
-  cmake --install "$build"
-  touch "$folder/prefix/${source##*/}"
+  cmake --build "$source/build" --parallel "${JOBS:-$(nproc)}"
+  cmake --install "$source/build"
+  touch "$folder/prefix/$package"
 }
 
-install f/fmtlib/fmtlib_10.1.1+ds1.orig.tar.gz \
-  7000f214d2628f04174822f8048c573f1608194408d7931121595a03f1c18a17 \
-  -DFMT_DOC=OFF -DFMT_TEST=OFF
-install h/highway/highway_1.2.0.orig.tar.gz \
-  7e0be78b8318e8bdbf6fa545d2ecb4c90f947df03f7aadc42c1967f019e63343 \
-  -DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF
-install n/nlohmann-json3/nlohmann-json3_3.11.3.orig.tar.gz \
-  0d8ef5af7f9794e3263480193c491549b2ba6cc74bb018906202ada498a79406 -DJSON_BuildTests=OFF
-install c/cli11/cli11_2.4.1+ds.orig.tar.xz \
-  0b8fbf2398875f15f30a675c7f412123a2aaa38df2863e991de72004fd5f1292 \
-  -DCLI11_BUILD_TESTS=OFF -DCLI11_BUILD_EXAMPLES=OFF -DCLI11_BUILD_DOCS=OFF
+install fmtlib -DFMT_DOC=OFF -DFMT_TEST=OFF
+install highway -DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_CONTRIB=OFF
+# Highway 1.0 installs no CMake package.
+package=$folder/prefix/lib/cmake/hwy/hwy-config.cmake
+if [[ ! -f $package ]]; then
+  mkdir -p "${package%/*}"
+  cat >"$package" <<END
+set(hwy_VERSION $(sed -n 's/^Version: //p' "$folder/prefix/lib/pkgconfig/libhwy.pc"))
+add_library(hwy::hwy STATIC IMPORTED)
+set_target_properties(hwy::hwy PROPERTIES
+  IMPORTED_LOCATION "\${CMAKE_CURRENT_LIST_DIR}/../../libhwy.a"
+  INTERFACE_COMPILE_DEFINITIONS HWY_STATIC_DEFINE
+  INTERFACE_INCLUDE_DIRECTORIES "\${CMAKE_CURRENT_LIST_DIR}/../../../include")
+END
+fi
+install nlohmann-json3 -DJSON_BuildTests=OFF
+install cli11 -DCLI11_BUILD_TESTS=OFF -DCLI11_BUILD_EXAMPLES=OFF -DCLI11_BUILD_DOCS=OFF
 echo "$folder/toolchain.cmake is ready: $arch, glibc $glibc"

@@ -15,6 +15,7 @@
 #include "octavo/kernels.hpp"
 #include "recent_plans.h"
 #include "torch_route.h"
+#include "torch_workspace.h"
 
 namespace nb = nanobind;
 
@@ -118,32 +119,14 @@ Plans& plans() {
   return kept;
 }
 
-// Allocates from PyTorch, which handles streams and keeps the memory of captured CUDA graphs alive.
-nb::object torch_workspace(const Call& call, std::size_t bytes) {
-  const Torch& torch = Torch::get();
-  nb::object made = torch.empty(bytes, nb::arg("dtype") = torch.uint8,
-                                nb::arg("device") = call.q.object.attr("device"));
-  if (call.stream_given) {
-    const auto address = reinterpret_cast<std::uintptr_t>(call.stream);
-    made.attr("record_stream")(torch.module.attr("cuda").attr("ExternalStream")(
-        address, nb::arg("device") = call.q.object.attr("device")));
-  }
-  return made;
-}
-
 Status run_planned(const Call& call) {
   const Plans::Planned planned = plans().get(call);
   std::size_t bytes = planned.workspace_bytes;
   // Tokens that belong to no sequence may need more workspace than the plan assumes.
   if (call.arguments.cu_seqlens_q != nullptr) bytes = planned.plan.workspace_bytes(call.arguments);
-  nb::object held;
-  Workspace workspace;
-  if (bytes > 0) {
-    held = torch_workspace(call, bytes);
-    workspace = {read_array(held, "workspace").data, bytes};
-  }
+  const TorchWorkspace workspace(call, bytes);
   const nb::gil_scoped_release released;
-  return planned.plan.run(call.arguments, workspace, call.stream);
+  return planned.plan.run(call.arguments, workspace.get(), call.stream);
 }
 
 Status run(const Call& call) {
@@ -174,15 +157,9 @@ Status run_backward(const BackwardCall& call) {
   const Call& forward = call.forward;
   if (forward.device.kind == Device::Kind::cuda && forward.q.type->framework == Framework::torch) {
     const BackwardPlan plan = backward_plan(call);
-    const std::size_t bytes = plan.workspace_bytes(call.arguments);
-    nb::object held;
-    Workspace workspace;
-    if (bytes > 0) {
-      held = torch_workspace(forward, bytes);
-      workspace = {read_array(held, "workspace").data, bytes};
-    }
+    const TorchWorkspace workspace(forward, plan.workspace_bytes(call.arguments));
     const nb::gil_scoped_release released;
-    return plan.run(call.arguments, workspace, forward.stream);
+    return plan.run(call.arguments, workspace.get(), forward.stream);
   }
   const nb::gil_scoped_release released;
   return octavo::attention_backward(call.arguments, forward.options, forward.device,

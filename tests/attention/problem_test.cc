@@ -232,6 +232,21 @@ TEST(Problem, TensorsMayInterleaveInOneArray) {
   EXPECT_FALSE(problem_of(a).ok());
 }
 
+// Sums and products of the sizes of larger tensors could overflow.
+TEST(Problem, LargerTensorsThanAnyMemoryAreRefused) {
+  Problem p = problem_of(Call(2, 4, 2, 6, 5, 8).arguments).value();
+  p.seqlen_q = p.batch = std::int64_t{1} << 26;
+  p.heads_q = 8;  // with a head_dim of 8, 2^58 elements
+  EXPECT_EQ(validate(p).message(), "");
+  ++p.seqlen_q;
+  EXPECT_NE(validate(p).message().find("supported: at most 2^58 elements in each tensor."),
+            std::string::npos);
+  std::swap(p.seqlen_q, p.seqlen_kv);
+  p.heads_kv = 8;
+  EXPECT_NE(validate(p).message().find("supported: at most 2^58 elements in each tensor."),
+            std::string::npos);
+}
+
 TEST(Problem, BroadcastInputsAreAllowed) {
   Call call(2, 4, 2, 6, 5, 8);
   call.arguments.k.stride[0] = call.arguments.v.stride[0] = 0;

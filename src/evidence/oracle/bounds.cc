@@ -150,9 +150,9 @@ double fp8_sum_noise(DType qk, double head_dim) {
 // and continues in FP64. On a GPU the sums run over all keys: a lane adds a quarter of a row's
 // weights, and tensor cores truncate once in 16 keys, by up to two half ulps.
 double length_error(double keys, bool on_gpu) {
-  constexpr double kBlock = 64, kBlocks = 32;
+  constexpr double kKeysAdded = 64, kBlocksAdded = 32;
   if (on_gpu) return keys / 12;
-  return (std::min(keys, kBlock) + std::min(std::ceil(keys / kBlock), kBlocks)) / 3;
+  return (std::min(keys, kKeysAdded) + std::min(std::ceil(keys / kKeysAdded), kBlocksAdded)) / 3;
 }
 
 // The rounding errors of the modifiers of scores, in half ulps. A bias or a term of ALiBi is
