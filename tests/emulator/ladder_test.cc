@@ -9,6 +9,7 @@
 #include "emulator/long.h"
 #include "evidence/cases/emulated_cases.h"
 #include "evidence/gates/check.h"
+#include "evidence/ladder/ladder_cases.h"
 #include "gpu/ladder/ladder.h"
 #include "octavo/emulator.hpp"
 #include "runtime/emulated/emulated_gpu.h"

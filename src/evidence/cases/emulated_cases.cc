@@ -11,6 +11,7 @@
 #include "config/shared_parts.h"
 #include "evidence/cases/append_case.h"
 #include "evidence/cases/inputs.h"
+#include "evidence/ladder/ladder_cases.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/ladder/ladder.h"
 #include "numeric/formats.h"
@@ -354,30 +355,6 @@ Result<std::vector<EmulatedSubject>> subjects_by_name(const std::string& name) {
                                "kernels` lists",
                                all.size() - 1));
   return chosen;
-}
-
-std::vector<Case> cases_for(const LadderConfig& config) {
-  const LadderShape shape = shape_of(config);
-  Case c;
-  c.lse = false;
-  c.head_dim = config.head_dim;
-  c.heads_q = c.heads_kv = 2;
-  // Rows and keys that end inside a tile, and more blocks than the rung has stages.
-  c.seqlen_q = 70;
-  c.seqlen_kv = (config.rung < Rung::async_copies ? 2 : 5) * shape.keys + 9;
-  std::vector<Case> cases{c};
-  // The diagonal cuts through blocks; the last rows see all keys.
-  c.options.causal = Causal::top_left;
-  c.heads_q = c.heads_kv = 1;
-  c.seqlen_q = 150;
-  c.seqlen_kv = 141;
-  cases.push_back(c);
-  // A single block, a single row.
-  c.seqlen_q = 1;
-  c.seqlen_kv = 3;
-  c.options.causal = Causal::none;
-  cases.push_back(c);
-  return cases;
 }
 
 // The cases of a kernel with a block mask, from one with its types. `step`: the keys of a step.

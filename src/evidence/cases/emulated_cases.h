@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "config/decode.h"
-#include "config/ladder.h"
 #include "config/quantize.h"
 #include "config/sm80_forward.h"
 #include "config/sm90_forward.h"
@@ -46,8 +45,6 @@ void set_8bit_inputs(const Sm90ForwardConfig& config, Case& c);
 // Dense and paged caches: several work tiles in a CTA, work tiles that CTAs share, empty sequences,
 // page tables and lengths that must be clamped.
 std::vector<Case> cases_for(const DecodeConfig& config);
-// Full and causal, with more blocks than a rung has stages, and with a single one.
-std::vector<Case> cases_for(const LadderConfig& config);
 // Calls whose operands the kernel quantizes: rows that end inside a tile, columns that pad a row.
 std::vector<Case> cases_for(const QuantizeConfig& config);
 

@@ -26,6 +26,7 @@ inline constexpr std::array<LadderConfig, 2 * kRungs> kLadder = [] {
   return all;
 }();
 
+// Rows, keys, threads and shared memory, as the kernel's source says.
 LadderShape shape_of(const LadderConfig& config);
 
 // "rung=tiled,head_dim=64"

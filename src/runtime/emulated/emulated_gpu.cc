@@ -64,6 +64,8 @@ class CompiledInKernels final : public KernelSet {
     }
     for (const auto& kernel : emulator::append_kernels())
       add(kernel_source(kernel.config), emulated_function(kernel, chip.arch));
+    for (const auto& kernel : emulator::ladder_kernels())
+      add(kernel_source(kernel.config, chip.arch), emulated_function(kernel, chip.arch));
   }
 
   // The chosen kernel, or the compatible one with the fewest modifiers and the least padding.

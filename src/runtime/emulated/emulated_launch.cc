@@ -244,7 +244,6 @@ Status run_emulated(const emulator::EmulatedLadder& kernel, const GpuInfo& chip,
                     const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then) {
   EmulatedFunction function = emulated_function(kernel, chip.arch);
-  function.memory = memory_of(run_problem, arguments);
   const ExaminedLaunches examined(settings, then);
   return launch_ladder(gpu_of(chip), kernel.config, function.handle(), run_problem, arguments,
                        nullptr);
