@@ -15,16 +15,18 @@
 // 32-bit access.
 //
 //   warp            rows 16 w to 16 w + 15 of 64
-//   shared memory   what                        row in bytes         bytes at head_dim 64
-//   k               64 keys                      2 head_dim + 16      9216
-//   v               head_dim columns, 64 keys    2 * 64 + 16          9216
+//   shared memory   what                                      row in bytes     bytes at head_dim 64
+//   tile            64 keys of K, then                        2 head_dim + 16  9216
+//                   head_dim columns of V with 64 keys        2 * 64 + 16      9216
 //
 // The 16 bytes behind each row shift it by four banks: the eight rows and four words that a warp
 // reads at once fill all 32 banks.
 //
-//   barrier    before it                     after it
-//   cta_sync   every warp has used K and V   the next block may be written
-//   cta_sync   the block is written          every warp may read it
+//   barrier    before it                              after it
+//   cta_sync   every warp has used V of the last block   K may overwrite it
+//   cta_sync   K is written                           every warp may read it
+//   cta_sync   every warp has its scores              V may overwrite K
+//   cta_sync   V is written                           every warp may read it
 #pragma once
 
 #include "device/ladder/fragments.cuh"
@@ -38,7 +40,7 @@ struct TensorCores {
   static constexpr int kThreads = 128, kRows = 64, kKeys = 64;
   static constexpr int kQkSteps = kHeadDim / 16, kPvSteps = kKeys / 16;
   static constexpr u32 kKRow = kHeadDim * 2 + 16, kVRow = kKeys * 2 + 16;  // in bytes
-  static constexpr u32 kK = 0, kV = kKeys * kKRow, kSmemBytes = kV + kHeadDim * kVRow;
+  static constexpr u32 kSmemBytes = max_of(kKeys * kKRow, kHeadDim* kVRow);
   using Q = u32[kQkSteps][4];
 
   // This warp's 16 rows of Q as left operands: rows g and g + 8, columns 2 t and 2 t + 8.
@@ -52,30 +54,37 @@ struct TensorCores {
     }
   }
 
-  // Copies 64 keys: K by rows, V transposed. Keys that do not exist become zeros.
-  static OCTAVO_DEVICE void load_block(const u16* k, const u16* v, i32 exist) {
-    const u32 to = ptx::shared_base();
+  // Calls store(key, column, x) for this thread's share of 64 rows, 8 columns x at a time. Keys
+  // that do not exist are zeros.
+  template <class Store>
+  static OCTAVO_DEVICE void load_rows(const u16* from, i32 exist, Store&& store) {
     OCTAVO_UNROLL
     for (u32 i = ptx::thread_index(); i < kKeys * kHeadDim / 8; i += kThreads) {
       const u32 key = i % kKeys, column = i / kKeys * 8;
-      u32 k_chunk[4] = {}, v_chunk[4] = {};
-      if (ptx::mask_term(static_cast<i32>(key) < exist, true)) {
-        ptx::load_global_b128(k + key * kHeadDim + column, k_chunk);
-        ptx::load_global_b128(v + key * kHeadDim + column, v_chunk);
-      }
-      ptx::store_shared_b128(to + kK + key * kKRow + column * 2, k_chunk);
+      u32 x[4] = {};
+      if (ptx::mask_term(static_cast<i32>(key) < exist, true))
+        ptx::load_global_b128(from + key * kHeadDim + column, x);
+      store(key, column, x);
+    }
+  }
+  static OCTAVO_DEVICE void load_k(const u16* from, i32 exist) {
+    load_rows(from, exist, [](u32 key, u32 column, const u32(&x)[4]) {
+      ptx::store_shared_b128(ptx::shared_base() + key * kKRow + column * 2, x);
+    });
+  }
+  static OCTAVO_DEVICE void load_v_transposed(const u16* from, i32 exist) {
+    load_rows(from, exist, [](u32 key, u32 column, const u32(&x)[4]) {
       OCTAVO_UNROLL
       for (u32 e = 0; e < 8; ++e)
-        ptx::store_shared_b16(to + kV + (column + e) * kVRow + key * 2,
-                              static_cast<u16>(v_chunk[e / 2] >> (e % 2 * 16)));
-    }
+        ptx::store_shared_b16(ptx::shared_base() + (column + e) * kVRow + key * 2,
+                              static_cast<u16>(x[e / 2] >> (e % 2 * 16)));
+    });
   }
 
   // A right operand: element pairs at the columns 2 t and 2 t + 8 of row g of eight rows.
-  static OCTAVO_DEVICE void load_operand(u32 (&b)[2], u32 array, u32 row_bytes, u32 row,
-                                         u32 column) {
+  static OCTAVO_DEVICE void load_operand(u32 (&b)[2], u32 row_bytes, u32 row, u32 column) {
     const u32 lane = ptx::lane_index();
-    const u32 at = ptx::shared_base() + array + (row + lane / 4) * row_bytes + column * 2;
+    const u32 at = ptx::shared_base() + (row + lane / 4) * row_bytes + column * 2;
     b[0] = ptx::bits_of(ptx::load_shared_f32(at + lane % 4 * 4));
     b[1] = ptx::bits_of(ptx::load_shared_f32(at + lane % 4 * 4 + 16));
   }
@@ -86,7 +95,7 @@ struct TensorCores {
       OCTAVO_UNROLL
       for (int n = 0; n < kKeys / 8; ++n) {
         u32 b[2];
-        load_operand(b, kK, kKRow, n * 8, step * 16);
+        load_operand(b, kKRow, n * 8, step * 16);
         ptx::mma_m16n8k16_f16(s.tile(n), q[step], b, s.tile(n));
       }
     }
@@ -99,7 +108,7 @@ struct TensorCores {
       OCTAVO_UNROLL
       for (int n = 0; n < kHeadDim / 8; ++n) {
         u32 b[2];
-        load_operand(b, kV, kVRow, n * 8, step * 16);
+        load_operand(b, kVRow, n * 8, step * 16);
         ptx::mma_m16n8k16_f16(o.tile(n), a, b, o.tile(n));
       }
     }
@@ -117,13 +126,17 @@ struct TensorCores {
     const i32 keys = tile.keys(p);
     OCTAVO_ROLLED
     for (i32 key = 0; key < keys; key += kKeys) {
+      const i64 at = kv + i64{key} * kHeadDim;
       ptx::cta_sync();
-      load_block(p.k + kv + i64{key} * kHeadDim, p.v + kv + i64{key} * kHeadDim, p.seqlen_kv - key);
+      load_k(p.k + at, p.seqlen_kv - key);
       ptx::cta_sync();
       Accumulator<kKeys> s;
       multiply_qk(s, q);
       if (key + kKeys > visible_keys(p, warp_row)) hide_keys(s, p, row, key);
       online_softmax(s, o, rows, p.scale_log2);
+      ptx::cta_sync();
+      load_v_transposed(p.v + at, p.seqlen_kv - key);
+      ptx::cta_sync();
       multiply_pv(o, s);
     }
     store_o(o, rows, p, tile.head, row);
