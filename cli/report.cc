@@ -159,6 +159,48 @@ std::string host_lines(const BenchReport& report) {
   return text;
 }
 
+std::string render(const LadderReport& report) {
+  using enum Table::Align;
+  std::string text = fmt::format("ladder on {} ({}), f16{}, seed {}\n", report.device,
+                                 report.machine, report.causal ? ", causal" : "", report.seed);
+  std::string shape, not_run;
+  std::optional<Table> table;
+  for (const LadderRow& row : report.rows) {
+    if (row.shape.name != shape) {
+      if (table) text += table->text();
+      table.emplace(std::vector<Table::Column>{{"rung", left},
+                                               {"us"},
+                                               {"TFLOP/s"},
+                                               {"of the rung before"},
+                                               {"of Octavo"},
+                                               {"max error"},
+                                               {"of bound"}});
+      text += fmt::format("\n{}: batch {}, heads {}, seqlen {}, head_dim {}\n", row.shape.name,
+                          row.shape.batch, row.shape.heads, row.shape.length, row.shape.head_dim);
+      shape = row.shape.name;
+    }
+    const auto tflops = [](double gflops) { return short_number(gflops * 1e-3); };
+    const auto ratio = [](double x) { return fmt::format("{:.2f}x", x); };
+    const auto shown = [](const std::optional<double>& x, const auto& format) {
+      return x ? format(*x) : std::string("-");
+    };
+    table->add_row({row.rung > 0 ? fmt::format("{} {}", row.rung, row.kernel)
+                                 : fmt::format("Octavo: {}", row.kernel),
+                    shown(row.median_us, short_number), shown(row.gflops, tflops),
+                    shown(row.vs_previous, ratio), shown(row.vs_octavo, ratio),
+                    shown(row.max_error, error_number), shown(row.bound_ratio, percent)});
+    if (!row.not_run.empty())
+      not_run += "  " +
+                 wrapped(fmt::format("{} {}: {}", row.shape.name, row.kernel, row.not_run), 4) +
+                 "\n";
+  }
+  if (table) text += table->text();
+  if (!not_run.empty()) text += "\nnot run:\n" + not_run;
+  text += failure_lines(report.failures);
+  if (report.turns == 0) text += "\nchecked in the emulator, which has no times\n";
+  return text + fmt::format("\n{}\n", report.passed() ? "passed" : "FAILED");
+}
+
 Table error_table() {
   using enum Table::Align;
   return Table({{"precision", left},

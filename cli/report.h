@@ -8,6 +8,7 @@
 #include "octavo/counters.hpp"
 #include "octavo/evidence.hpp"
 #include "octavo/gate.hpp"
+#include "octavo/ladder.hpp"
 
 namespace octavo::cli {
 
@@ -15,6 +16,7 @@ std::string render(const CheckReport& report);
 std::string render(const AccuracyReport& report);
 std::string render(const BenchReport& report);
 std::string render(const CountersReport& report);
+std::string render(const LadderReport& report);
 std::string render(const GateReport& report);
 std::string render(const BundleReport& report);
 std::string render(const Explanation& explanation, const std::string& problem);

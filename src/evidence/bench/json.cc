@@ -5,6 +5,7 @@
 #include "octavo/accuracy.hpp"
 #include "octavo/counters.hpp"
 #include "octavo/evidence.hpp"
+#include "octavo/ladder.hpp"
 
 namespace octavo {
 namespace {
@@ -140,6 +141,31 @@ Json row_json(const CounterRow& row, const std::vector<CounterName>& names) {
           {"metrics", std::move(metrics)}};
 }
 
+Json row_json(const LadderRow& row) {
+  Json samples = Json::array();
+  for (const double sample : row.samples_us) samples.push_back(number(sample));
+  return {{"name", row.shape.name},
+          {"batch", row.shape.batch},
+          {"heads", row.shape.heads},
+          {"length", row.shape.length},
+          {"head_dim", row.shape.head_dim},
+          {"rung", row.rung},
+          {"kernel", row.kernel},
+          {"not_run", row.not_run.empty() ? Json(nullptr) : Json(row.not_run)},
+          {"max_error", number(row.max_error)},
+          {"bound_ratio", number(row.bound_ratio)},
+          {"median_us", number(row.median_us)},
+          {"low_us", number(row.low_us)},
+          {"high_us", number(row.high_us)},
+          {"gflops", number(row.gflops)},
+          {"vs_previous", number(row.vs_previous)},
+          {"vs_octavo", number(row.vs_octavo)},
+          {"registers", row.registers ? Json(*row.registers) : Json(nullptr)},
+          {"threads", row.threads},
+          {"smem_bytes", row.smem_bytes},
+          {"samples_us", std::move(samples)}};
+}
+
 template <class Row>
 Json rows_json(const std::vector<Row>& rows) {
   Json array = Json::array();
@@ -250,6 +276,19 @@ std::string to_json(const RangeStats& stats) {
   json["values"] = stats.values;
   json["nan_values"] = stats.nan_values;
   json["inf_values"] = stats.inf_values;
+  return dump(json);
+}
+
+std::string to_json(const LadderReport& report) {
+  Json json = envelope("ladder");
+  json["device"] = report.device;
+  json["machine"] = report.machine;
+  json["causal"] = report.causal;
+  json["seed"] = report.seed;
+  json["turns"] = report.turns;
+  json["passed"] = report.passed();
+  json["rows"] = rows_json(report.rows);
+  json["failures"] = report.failures;
   return dump(json);
 }
 

@@ -11,7 +11,9 @@
 #include "config/shared_parts.h"
 #include "evidence/cases/append_case.h"
 #include "evidence/cases/inputs.h"
+#include "evidence/ladder/ladder_cases.h"
 #include "gpu/jit/config_text.h"
+#include "gpu/ladder/ladder.h"
 #include "numeric/formats.h"
 #include "runtime/emulated/emulated_gpu.h"
 #include "runtime/emulated/emulated_launch.h"
@@ -58,6 +60,10 @@ Result<Arguments> arguments_for(const Sm90ForwardConfig& config, const CaseInput
 }
 
 Result<Arguments> arguments_for(const DecodeConfig& /*config*/, const CaseInputs& prepared,
+                                std::vector<std::byte>& /*memory*/) {
+  return prepared.inputs.given;
+}
+Result<Arguments> arguments_for(const LadderConfig& /*config*/, const CaseInputs& prepared,
                                 std::vector<std::byte>& /*memory*/) {
   return prepared.inputs.given;
 }
@@ -260,6 +266,8 @@ std::vector<EmulatedSubject> all_subjects() {
   });
   add("append", emulator::append_kernels(),
       [](const auto& kernel, const Case& c) { return append_case(kernel, chip_of(kSm90), c); });
+  add("ladder", emulator::ladder_kernels(),
+      [](const auto& kernel, const Case& c) { return forward_case(kernel, chip_of(kSm90), c); });
   return all;
 }
 

@@ -12,6 +12,7 @@
 #include "config/shared_parts.h"
 #include "emulator/kernels/append.h"
 #include "emulator/kernels/decode.h"
+#include "emulator/kernels/ladder.h"
 #include "emulator/kernels/quantize.h"
 #include "emulator/kernels/sm80_forward.h"
 #include "emulator/kernels/sm80_forward_table.h"
@@ -20,6 +21,7 @@
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/jit/load_function.h"
+#include "gpu/ladder/ladder.h"
 #include "gpu/quantize/prepare_operands.h"
 #include "numeric/fork_safe.h"
 #include "octavo/emulator.hpp"
@@ -62,6 +64,8 @@ class CompiledInKernels final : public KernelSet {
     }
     for (const auto& kernel : emulator::append_kernels())
       add(kernel_source(kernel.config), emulated_function(kernel, chip.arch));
+    for (const auto& kernel : emulator::ladder_kernels())
+      add(kernel_source(kernel.config, chip.arch), emulated_function(kernel, chip.arch));
   }
 
   // The chosen kernel, or the compatible one with the fewest modifiers and the least padding.
@@ -232,6 +236,8 @@ std::vector<EmulatedKernel> emulated_kernels() {
     kernels.push_back({"decode", to_text(kernel.config), brief_text(kernel.config)});
   for (const auto& kernel : emulator::append_kernels())
     kernels.push_back({"append", to_text(kernel.config), brief_text(kernel.config)});
+  for (const auto& kernel : emulator::ladder_kernels())
+    kernels.push_back({"ladder", to_text(kernel.config), brief_text(kernel.config)});
   return kernels;
 }
 

@@ -11,6 +11,7 @@
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_text.h"
+#include "gpu/ladder/ladder.h"
 #include "gpu/quantize/launch_quantize.h"
 #include "runtime/emulated/emulated_gpu.h"
 
@@ -72,6 +73,13 @@ EmulatedFunction emulated_function(const emulator::EmulatedAppend& kernel, int a
     run(*static_cast<const append::Params*>(p));
   };
   return {"append " + brief_text(kernel.config), arch, entry, false};
+}
+
+EmulatedFunction emulated_function(const emulator::EmulatedLadder& kernel, int arch) {
+  const auto entry = [run = kernel.entry](const void* p) {
+    run(*static_cast<const ladder::Params*>(p));
+  };
+  return {"ladder " + brief_text(kernel.config), arch, entry, false};
 }
 
 emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& a) {
@@ -230,6 +238,15 @@ Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& 
   const ExaminedLaunches examined(settings, then);
   return launch_sm90_forward(gpu_of(chip), {kernel.config, function.handle()}, run_problem,
                              arguments, nullptr);
+}
+
+Status run_emulated(const emulator::EmulatedLadder& kernel, const GpuInfo& chip,
+                    const Problem& run_problem, const Arguments& arguments,
+                    const emulator::Settings& settings, const EmulatorThen& then) {
+  EmulatedFunction function = emulated_function(kernel, chip.arch);
+  const ExaminedLaunches examined(settings, then);
+  return launch_ladder(gpu_of(chip), kernel.config, function.handle(), run_problem, arguments,
+                       nullptr);
 }
 
 Status run_emulated(const emulator::EmulatedDecode& kernel, const GpuInfo& chip,

@@ -6,6 +6,7 @@
 
 #include "emulator/kernels/append.h"
 #include "emulator/kernels/decode.h"
+#include "emulator/kernels/ladder.h"
 #include "emulator/kernels/quantize.h"
 #include "emulator/kernels/sm80_forward.h"
 #include "emulator/kernels/sm90_forward.h"
@@ -23,6 +24,7 @@ EmulatedFunction emulated_function(const emulator::EmulatedDecode& kernel, int a
 // The kernel that combines its partial results.
 EmulatedFunction emulated_combine(const emulator::EmulatedDecode& kernel, int arch);
 EmulatedFunction emulated_function(const emulator::EmulatedAppend& kernel, int arch);
+EmulatedFunction emulated_function(const emulator::EmulatedLadder& kernel, int arch);
 
 // The memory that a forward kernel with these arguments, or a quantizer, may access.
 emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& arguments);
@@ -38,6 +40,9 @@ Status run_emulated(const emulator::EmulatedSm80Forward& kernel, const GpuInfo& 
                     const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then);
 Status run_emulated(const emulator::EmulatedSm90Forward& kernel, const GpuInfo& chip,
+                    const Problem& run_problem, const Arguments& arguments,
+                    const emulator::Settings& settings, const EmulatorThen& then);
+Status run_emulated(const emulator::EmulatedLadder& kernel, const GpuInfo& chip,
                     const Problem& run_problem, const Arguments& arguments,
                     const emulator::Settings& settings, const EmulatorThen& then);
 // Runs the decode kernel and the kernel that combines its partial results.
