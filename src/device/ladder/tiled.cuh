@@ -5,9 +5,9 @@
 // loaded row of K and of V, so global memory is read 32 times less. Inside the CTA a thread holds
 // 4 rows x 4 keys of S: eight loads from shared memory feed sixteen multiply-adds, not one.
 //
-//   thread   row group i (of 8): rows 4i to 4i+3     column group c (of 16): keys c, c+16, c+32,
-//   c+48 S        4 rows x 4 keys                          the 16 threads of a row group hold whole
-//   rows O        4 rows x head_dim / 16 columns
+//   row group i of 8       rows 4i to 4i+3; its 16 threads hold whole rows of S
+//   column group c of 16   keys c, c+16, c+32, c+48 of S; columns c, c+16, ... of O
+//   thread (i, c)          4 x 4 of S, 4 x head_dim / 16 of O
 //
 //   shared memory   what                     floats in a row   bytes at head_dim 64
 //   q               32 rows                  head_dim + 1      8320
