@@ -295,6 +295,7 @@ else
   step 'counters, 8 bits' "$octavo" counters --device cuda --precision fp8 --preset mission \
     --preset stress --shape 1,32,16384,64 --shape 1,16,16384,128 --shape 1,8,16384,256 \
     --json "$out/${family}_counters_8bit.json"
+  step ladder env -u OCTAVO_KERNELS "$octavo" ladder --device cuda --json "$out/ladder.json"
   step accuracy env -u OCTAVO_KERNELS "$octavo" accuracy --device cuda --plot "$out/accuracy.svg" \
     --json "$out/accuracy.json"
 fi
