@@ -40,7 +40,7 @@ def shape(row):
 
 
 def made_by(report):
-    return f"Medians of `octavo ladder` on an {report['machine']}, in FP16, without a mask."
+    return f"Medians of `octavo ladder` on an {report['machine'].split(',')[0]}, in FP16, without a mask."
 
 
 def index_table(report):

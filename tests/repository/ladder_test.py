@@ -42,6 +42,15 @@ class Ladder(unittest.TestCase):
             lines = (ROOT / f"src/device/ladder/{rung}.cuh").read_text().count("\n")
             self.assertLessEqual(lines, MOST_LINES, rung)
 
+    def test_every_rung_is_faster_than_the_one_before(self):
+        """At the mission shape by half at least, as measured; every rung right."""
+        report = json.loads(tables.EVIDENCE.read_text())
+        self.assertTrue(report["passed"])
+        rows = [row for row in report["rows"] if row["name"] == "mission"]
+        self.assertEqual([row["kernel"] for row in rows[:-1]], list(tables.RUNGS))
+        for row in rows[1:-1]:
+            self.assertGreaterEqual(row["vs_previous"], 1.5, row["kernel"])
+
     def test_the_pages_are_those_of_the_tool(self):
         run("--check", *(["--command", COMMAND] if COMMAND else []))
 
