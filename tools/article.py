@@ -183,6 +183,8 @@ def lost_facts():
             "lone": ("rows with a lone maximum",), "fp16": ("FP16 partial results between CTAs",)}.items():
         cells = experiment("sm90_experiments", *words)
         known[f"{key}.before"], known[f"{key}.after"] = cells[3], cells[4]
+    cells = experiment("sm90_experiments", "only the loading thread waits for the quantizers")
+    known["bits.problems"], known["bits.changed"] = cells[2], cells[4].split(" gave")[0]
     verdict = experiment("sm90_experiments", "exponents of a whole block before its exps")[5]
     known["one_way"] = re.search(r"differed by up to (\d+)%", verdict)[1]
     return known
