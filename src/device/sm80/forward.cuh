@@ -1,6 +1,7 @@
 // Forward attention on mma.sync: o = softmax(scale * q k^T) v, for Ampere, Ada and later chips.
 //
-// A CTA owns block_m query rows of one head. warps_m warps divide the rows; warps_n warps divide
+// A CTA owns block_m query rows of one head, and all columns of O, or half of them if there are
+// more than 256. warps_m warps divide the rows; warps_n warps divide
 // the keys of every step among themselves, each with its own running maximum, sum and O, which
 // are combined through shared memory at the end (small grids need the parallelism).
 //
@@ -54,6 +55,14 @@ struct ForwardKernel {
     return {static_cast<const u8*>(data) + offset * kBytes, s.row * kBytes, head_dim * kBytes};
   }
 
+  static OCTAVO_DEVICE GlobalRows global_rows_of_v(const ForwardParams& p, const RowTile& tile,
+                                                   i32 head, i32 first) {
+    GlobalRows rows = global_rows(p.v, p.v_strides, tile, head, first, G::columns_left(p, tile));
+    if constexpr (column_tiles(C) > 1)
+      rows.data += G::first_column(tile) * element_bytes(C.element);
+    return rows;
+  }
+
   static OCTAVO_DEVICE u32 copy_thread(const RowTile& tile) {
     return C.producer_warps > 0 ? tile.thread - G::kMathThreads : tile.thread;
   }
@@ -83,7 +92,7 @@ struct ForwardKernel {
     const i32 token = tile.span.kv_begin + begin;
     Copies copies = {
         {global_rows(p.k, p.k_strides, tile, head, token, p.head_dim), copy_thread(tile)},
-        {global_rows(p.v, p.v_strides, tile, head, token, G::head_dim_v(p)), copy_thread(tile)},
+        {global_rows_of_v(p, tile, head, token), copy_thread(tile)},
         tile.span.seqlen_kv - begin,
         tile.span.seqlen_kv - range.end,
         0,
@@ -276,6 +285,10 @@ struct ForwardKernel {
   }
 
   static OCTAVO_DEVICE void run_tile(const ForwardParams& p, RowTile& tile, i32 index) {
+    if constexpr (column_tiles(C) > 1) {
+      tile.first_column = index % column_tiles(C) * v_columns(C);
+      index /= column_tiles(C);
+    }
     // The last rows of a causal mask see the most keys, so they start first.
     tile.first_row = (p.row_tiles - 1 - index % p.row_tiles) * C.block_m;
     tile.head = index / p.row_tiles % p.heads_q;

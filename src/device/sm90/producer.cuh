@@ -56,6 +56,7 @@ struct Producer {
   template <class Visit>
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, Visit visit,
                                    KvState& k, bool leader) {
+    if constexpr (k_slices(C) > 1) return load_k_slices(p, t, key_of(t, visit), k, leader);
     wait_as_warp(G::k_empty(k.stage()), k.phase() ^ 1);
     const i32 n = key_of(t, visit);
     if (leader) {
@@ -74,6 +75,24 @@ struct Producer {
     k.advance();
   }
 
+  // The same slice by slice, as the tensor cores have read those of an earlier block.
+  static OCTAVO_DEVICE void load_k_slices(const Sm90ForwardParams& p, const WorkTile& t, i32 n,
+                                          KvState& k, bool leader) {
+    constexpr u32 kSliceBytes = G::S.k_stage / k_slices(C);
+    constexpr Panels kSlice = panels(C.head_dim / k_slices(C), C.element);
+    OCTAVO_UNROLL
+    for (u32 slice = 0; slice < k_slices(C); ++slice) {
+      wait_as_warp(G::k_empty(k.stage(), slice), k.phase() ^ 1);
+      if (!leader) continue;
+      const u32 bar = G::k_full(k.stage(), slice);
+      ptx::mbarrier_arrive_expect_tx(bar, kSliceBytes);
+      load_rows(p.k, G::k_tile(k.stage()) + slice * kSliceBytes, bar, C.block_n,
+                t.span.kv_begin + n, p.by_heads_per_kv.quotient(t.head), t.batch, kSlice,
+                static_cast<i32>(slice) * kSliceColumns);
+    }
+    k.advance();
+  }
+
   template <class Visit>
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const WorkTile& t, Visit visit,
                                    KvState& v, u32& tail_phase, bool leader) {
@@ -86,8 +105,12 @@ struct Producer {
     const u32 bar = crosses_end ? G::tail_full() : G::v_full(v.stage());
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, G::S.v_bytes);
-      N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, n,
-                p.by_heads_per_kv.quotient(t.head), t.batch);
+      if constexpr (column_tiles(C) > 1)
+        N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, n,
+                  p.by_heads_per_kv.quotient(t.head), t.batch, t.first_column);
+      else
+        N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, n,
+                  p.by_heads_per_kv.quotient(t.head), t.batch);
     }
     if (crosses_end) {
       wait_as_warp(bar, tail_phase);

@@ -145,8 +145,8 @@ struct Pv16 : RowSums<G>, UnscaledV<G> {
 
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, u32 to, u32 bar,
                                    const SequenceSpan& span, i32 /*sequence*/, i32 n, i32 head,
-                                   i32 batch) {
-    load_rows(p.v, to, bar, C.block_n, span.kv_begin + n, head, batch, kPanels);
+                                   i32 batch, i32 first_column = 0) {
+    load_rows(p.v, to, bar, C.block_n, span.kv_begin + n, head, batch, kPanels, first_column);
   }
   // Zeroes the keys from `first` on, which belong to the next sequence of a varlen batch or to the
   // padding: their P is 0, but 0 * NaN would be NaN.
@@ -185,13 +185,15 @@ struct Qk16 {
   };
 
   static OCTAVO_DEVICE auto& accumulator(Scores& scores) { return scores.s; }
-  static OCTAVO_DEVICE void qk(Scores& scores, u32 q, u32 stage) {
-    for_each_qk_step<G>(q, stage, [&](u64 a, u64 b, int step) {
+  // `slice`: of K's columns, where K is loaded in slices.
+  static OCTAVO_DEVICE void qk(Scores& scores, u32 q, u32 stage, int slice = 0) {
+    const auto mma = [&](u64 a, u64 b, int step) {
       if constexpr (C.element == Element::f16)
         ptx::wgmma_f16<false, false>(scores.s, a, b, step > 0);
       else
         ptx::wgmma_bf16<false, false>(scores.s, a, b, step > 0);
-    });
+    };
+    for_each_qk_step<G>(q, stage, mma, slice);
   }
   static OCTAVO_DEVICE void start_accumulator_bias(Scores&) {}
   template <int kPending>
