@@ -318,11 +318,11 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
       s.v_scales + (is_8bit_pv(c) && !is_split_kv(c) ? c.warpgroups * v_columns(c) * 4 : 0);
   s.listed = s.tile_slots + (is_split_kv(c) ? 0 : kTileSlots * tile_slot_bytes(c));
   s.barriers = s.listed + (has_block_mask(c) ? kv_buffers(c) * kListedBytes : 0);
-  // Full and empty for each Q tile, K slice and V buffer; one for each warpgroup (tail_full in
+  // Full and empty for each Q tile, K slice and V buffer (of which as many barriers are counted as
+  // of K's); one for each warpgroup (tail_full in
   // the persistent kernel, which uses only the first, or partials_full with split-KV); and three
   // for the score tiles of each warpgroup.
-  s.total = s.barriers +
-            8 * (2 * q_tiles(c) + 2 * kv_buffers(c) * (k_slices(c) + 1) + c.warpgroups) +
+  s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) * k_slices(c) + c.warpgroups) +
             (c.modifiers.score_tiles ? 24 * c.warpgroups : 0);
   return s;
 }

@@ -62,7 +62,7 @@ struct Epilogue {
   // `sum`: the row's sum, already reduced over the quad.
   static OCTAVO_DEVICE void store_lse(float ref_max, float sum, const Sm90ForwardParams& p,
                                       const RowTile& tile, i32 row) {
-    if (p.lse == nullptr || tile.lane % 4 != 0 || G::first_column(tile) > 0) return;
+    if (p.lse == nullptr || tile.lane % 4 != 0 || tile.first_column > 0) return;
     constexpr float kSumLog2 = N::kPLog2 + N::kSumLog2;
     const float lse =
         C.modifiers.bias ? lse_with_bias(ref_max, sum, kSumLog2) : lse_of(ref_max, sum, kSumLog2);
@@ -109,9 +109,7 @@ struct Epilogue {
       const i32 row = tile.row(r);
       if (row >= G::stored_rows(p, tile.span)) continue;
       u8* const out = Out::row_address(p, tile, row);
-      const i32 columns = column_tiles(C) > 1
-                              ? min_of(p.head_dim_v - G::first_column(tile), v_columns(C))
-                              : p.head_dim_v;
+      const i32 columns = Out::columns(p, tile);
       for (i32 column = static_cast<i32>(tile.lane % 4 * 2); column < columns; column += 8)
         Out::store_pair(out + column * element_bytes(C.output.element), 0, 0);
       float ref_max = kLowest, sum = 0;

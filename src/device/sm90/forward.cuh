@@ -1,10 +1,9 @@
 // Forward attention on Hopper: O = softmax(scale * Q K^T) V, with wgmma and TMA.
 //
-// A work tile is 64 query rows for each consumer warpgroup, all of one head, and all columns of O,
-// or half of them if there are more than 256. CTAs are persistent: one on each SM computes tile
-// after tile. One producer warp loads Q once for each tile, and K and V block by block into
-// pipeline stages that all consumers read. While one consumer warpgroup is in its softmax, the
-// others keep the tensor cores busy.
+// A work tile is 64 query rows for each consumer warpgroup, all of one head. CTAs are persistent:
+// one on each SM computes tile after tile. One producer warp loads Q once for each tile, and K and
+// V block by block into pipeline stages that all consumers read. While one consumer warpgroup is in
+// its softmax, the others keep the tensor cores busy.
 //
 //   role       warps                  registers            does
 //   consumer   4 x warpgroups         consumer_registers   S = Q K^T, softmax, O += P V, stores O
@@ -29,7 +28,6 @@
 //   k_full[s]     producer, and K's bytes       all consumers          a block of K and its scales
 //                 (twice with scales)                                  are loaded
 //   k_empty[s]    4 warps of each warpgroup     producer               all warpgroups have their S
-//                 (K in slices: one k_full and k_empty for each; see mainloop.cuh)
 //   v_full[s], v_empty[s]                                              the same for V
 //   tail_full     producer, and V's bytes       producer               V's tail can be zeroed
 // clang-format on
@@ -138,9 +136,9 @@ struct Consumer {
     rows.span = t.span;
     rows.sequence = t.sequence;
     rows.batch = t.batch;
-    rows.head = t.head;
+    rows.head = t.head / column_tiles(C);
+    rows.first_column = t.head % column_tiles(C) * v_columns(C);
     rows.first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
-    if (column_tiles(C) > 1) rows.first_column = t.first_column;
     if (starts_at_diagonal(C)) rows.alibi_slope = t.alibi_slope;
     ptx::pin(rows.lane);
     return rows;
@@ -151,10 +149,8 @@ struct Consumer {
   OCTAVO_DEVICE void arrive(u32 bar) const {
     if (thread.lane == 0) ptx::mbarrier_arrive(bar);
   }
-  OCTAVO_DEVICE void release_k_slice(u32 slice) const { arrive(G::k_empty(k.stage(), slice)); }
-  // K, or its last slice.
   OCTAVO_DEVICE void release_k_stage() {
-    release_k_slice(k_slices(C) - 1);
+    arrive(G::k_empty((k.stage() + 1) * k_slices(C) - 1));
     k.advance();
   }
   OCTAVO_DEVICE void release_v() {
@@ -179,14 +175,9 @@ struct Consumer {
   }
   // Releases K of a block that only other warpgroups need. Only warp_sync keeps the lanes together.
   OCTAVO_DEVICE void skip_k() {
+    if (k_slices(C) > 1) KSlices<G>::skip(*this);
     ptx::spare("a later load was seen, of V or of the next tile, so K of this one has been issued");
-    OCTAVO_UNROLL
-    for (u32 slice = 0; slice + 1 < k_slices(C); ++slice) {
-      ptx::mbarrier_wait(G::k_full(k.stage(), slice), k.phase());
-      ptx::warp_sync();
-      release_k_slice(slice);
-    }
-    ptx::mbarrier_wait(G::k_full(k.stage(), k_slices(C) - 1), k.phase());
+    ptx::mbarrier_wait(G::k_full((k.stage() + 1) * k_slices(C) - 1), k.phase());
     ptx::warp_sync();
     release_k_stage();
   }
@@ -353,12 +344,9 @@ struct ForwardKernel {
       ScoreModifier<G>::Tensors::init_barriers(group);
     }
     OCTAVO_UNROLL
-    for (u32 stage = 0; stage < C.stages; ++stage) {
-      OCTAVO_UNROLL
-      for (u32 slice = 0; slice < k_slices(C); ++slice) {
-        ptx::mbarrier_init(G::k_full(stage, slice), scaled_keys(C) > 0 ? 2 : 1);
-        ptx::mbarrier_init(G::k_empty(stage, slice), kConsumerWarps);
-      }
+    for (u32 stage = 0; stage < C.stages * k_slices(C); ++stage) {
+      ptx::mbarrier_init(G::k_full(stage), scaled_keys(C) > 0 ? 2 : 1);
+      ptx::mbarrier_init(G::k_empty(stage), kConsumerWarps);
       ptx::mbarrier_init(G::v_full(stage), 1);
       ptx::mbarrier_init(G::v_empty(stage), kConsumerWarps);
     }

@@ -21,20 +21,13 @@ OCTAVO_DEVICE u32 q_descriptor(u32 tile) {
   return static_cast<u32>(k_major(G::q_tile(tile), G::kSwizzle));
 }
 
-// Calls mma(a, b, step) for every 32 bytes of head_dim, or of one slice of K's columns.
+// Calls mma(a, b, step) for every 32 bytes of head_dim.
 template <class G, class Mma>
-OCTAVO_DEVICE void for_each_qk_step(u32 q, u32 stage, Mma&& mma, int slice = 0) {
+OCTAVO_DEVICE void for_each_qk_step(u32 q, u32 stage, Mma&& mma) {
   constexpr int kStepsInPanel = G::kRowBytes / kStepBytes;
-  constexpr int kSteps = G::kQkPanels.count * kStepsInPanel / k_slices(G::C);
-  u32 k = static_cast<u32>(k_major(G::k_tile(0), G::kSwizzle)) + stage * (G::S.k_stage >> 4);
-  if constexpr (k_slices(G::C) > 1) {
-    // Hides where the addresses came from: of so many steps, the compiler would compute all before
-    // the main loop and spill them.
-    ptx::pin(q);
-    ptx::pin(k);
-  }
+  const u32 k = static_cast<u32>(k_major(G::k_tile(0), G::kSwizzle)) + stage * (G::S.k_stage >> 4);
   OCTAVO_UNROLL
-  for (int step = slice * kSteps; step < (slice + 1) * kSteps; ++step) {
+  for (int step = 0; step < G::kQkPanels.count * kStepsInPanel; ++step) {
     const u32 panel = step / kStepsInPanel, bytes = step % kStepsInPanel * kStepBytes;
     mma(descriptor(q + ((panel * kRows * G::kRowBytes + bytes) >> 4), G::kSwizzle),
         descriptor(k + ((panel * G::C.block_n * G::kRowBytes + bytes) >> 4), G::kSwizzle), step);

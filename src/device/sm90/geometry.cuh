@@ -27,13 +27,8 @@ struct Geometry {
                 "modifiers, padding and other columns of V need 16-bit Q and K");
   static_assert(C.head_dim % qk_panels(C).columns == 0 && C.head_dim <= 512,
                 "a row is a whole number of panels");
-  static_assert(C.head_dim % k_slices(C) == 0 && qk_panels(C).count % k_slices(C) == 0 &&
-                    (k_slices(C) == 1 || (!is_8bit_qk(C) && C.schedule == Schedule::qk_first)),
-                "slices of K are whole panels, which only 16-bit qk_first kernels have");
   static_assert(v_columns(C) % v_panels(C).columns == 0 && v_columns(C) <= kMaxTileColumns,
                 "a row of V is a whole number of panels");
-  static_assert((column_tiles(C) == 1 && k_slices(C) == 1) || !is_split_kv(C),
-                "split-KV has tiles of all columns");
   static_assert(C.warpgroups >= 1 && C.warpgroups <= 4, "one to four consumer warpgroups");
   static constexpr int kStepKeys = is_8bit_pv(C) ? 32 : 16;  // keys of one wgmma of P V
   static_assert(C.block_n % kStepKeys == 0 && C.block_n <= 256,
@@ -70,17 +65,14 @@ struct Geometry {
   struct RowTile : ThreadCoord {
     SequenceSpan span;
     i32 sequence, batch, head;
-    i32 first_row;      // in the sequence
-    i32 first_column;   // of V and O; set if there are several column_tiles
-    float alibi_slope;  // of the head; set where starts_at_diagonal
+    i32 first_row;         // in the sequence
+    i32 first_column = 0;  // of V and O
+    float alibi_slope;     // of the head; set where starts_at_diagonal
     OCTAVO_DEVICE i32 row(u32 r) const {
       return first_row + static_cast<i32>(this->warp * 16 + r * 8 + this->lane / 4);
     }
     OCTAVO_DEVICE i32 query(const Sm90ForwardParams& p, u32 r) const { return query_of(p, row(r)); }
   };
-  static OCTAVO_DEVICE i32 first_column(const RowTile& tile) {
-    return column_tiles(C) > 1 ? tile.first_column : 0;
-  }
   // With pack_gqa a tile's rows are the queries of its first head, then of the next, and so on:
   // this splits a row number into query and head.
   static OCTAVO_DEVICE i32 query_of(const Sm90ForwardParams& p, i32 row) {
@@ -140,23 +132,17 @@ struct Geometry {
   }
   static OCTAVO_DEVICE u32 q_full(u32 group) { return barrier(group); }
   static OCTAVO_DEVICE u32 q_empty(u32 group) { return barrier(q_tiles(C) + group); }
-  // Full barriers of K and V, then the empty ones.
-  static constexpr u32 kKSlices = kv_buffers(C) * k_slices(C);
-  static constexpr u32 kFullBarriers = kKSlices + kv_buffers(C);
-  static OCTAVO_DEVICE u32 kv_barrier(u32 index) { return barrier(2 * q_tiles(C) + index); }
-  static OCTAVO_DEVICE u32 k_full(u32 stage, u32 slice = 0) {
-    return kv_barrier(stage * k_slices(C) + slice);
+  static OCTAVO_DEVICE u32 kv_barrier(u32 kind, u32 stage) {
+    return barrier(2 * q_tiles(C) + kind * kv_buffers(C) * k_slices(C) + stage);
   }
-  static OCTAVO_DEVICE u32 v_full(u32 stage) { return kv_barrier(kKSlices + stage); }
-  static OCTAVO_DEVICE u32 k_empty(u32 stage, u32 slice = 0) {
-    return kv_barrier(kFullBarriers + stage * k_slices(C) + slice);
-  }
-  static OCTAVO_DEVICE u32 v_empty(u32 stage) {
-    return kv_barrier(kFullBarriers + kKSlices + stage);
-  }
+  // Where K comes in slices (k_slices.cuh), `stage` counts these.
+  static OCTAVO_DEVICE u32 k_full(u32 stage) { return kv_barrier(0, stage); }
+  static OCTAVO_DEVICE u32 v_full(u32 stage) { return kv_barrier(1, stage); }
+  static OCTAVO_DEVICE u32 k_empty(u32 stage) { return kv_barrier(2, stage); }
+  static OCTAVO_DEVICE u32 v_empty(u32 stage) { return kv_barrier(3, stage); }
   // After those of K and V, one barrier of each kind for each warpgroup.
   static OCTAVO_DEVICE u32 group_barrier(u32 kind, u32 group) {
-    return kv_barrier(2 * kFullBarriers) + (kind * C.warpgroups + group) * ptx::kMbarrierBytes;
+    return kv_barrier(4, 0) + (kind * C.warpgroups + group) * ptx::kMbarrierBytes;
   }
   static OCTAVO_DEVICE u32 tail_full() { return group_barrier(0, 0); }  // persistent kernel
   static OCTAVO_DEVICE u32 partials_full(u32 group) { return group_barrier(0, group); }  // split-KV

@@ -35,6 +35,7 @@
 #include "device/ptx/mbarrier.cuh"
 #include "device/sm90/gemm.cuh"
 #include "device/sm90/geometry.cuh"
+#include "device/sm90/k_slices.cuh"
 
 namespace octavo::sm90 {
 
@@ -62,30 +63,6 @@ struct Mainloop {
     ptx::wgmma_fence();
     N::qk(scores, q, k.stage());
     ptx::wgmma_commit();
-  }
-  // start_qk, where K comes in slices of its columns: each is released once the tensor cores have
-  // read it, which is known while they read the next one. release_k() releases the last.
-  template <class Blocks>
-  static OCTAVO_DEVICE void start_sliced_qk(Scores& scores, u32 q, const Blocks& blocks) {
-    const KvState& k = blocks.k;
-    ptx::pin(N::accumulator(scores));
-    OCTAVO_UNROLL
-    for (int slice = 0; slice < k_slices(C); ++slice) {
-      ptx::mbarrier_wait(G::k_full(k.stage(), slice), k.phase());
-      ptx::wgmma_fence();
-      N::qk(scores, q, k.stage(), slice);
-      ptx::wgmma_commit();
-      if (slice == 0) continue;
-      ptx::wgmma_wait<1>();
-      blocks.release_k_slice(slice - 1);
-    }
-  }
-  template <class Blocks>
-  static OCTAVO_DEVICE void start_qk_of(Scores& scores, u32 q, const Blocks& blocks) {
-    if constexpr (k_slices(C) > 1)
-      start_sliced_qk(scores, q, blocks);
-    else
-      start_qk(scores, q, blocks.k);
   }
   static OCTAVO_DEVICE void finish_qk(Scores& scores, const KvState& k, u32 lane) {
     ptx::pin(N::accumulator(scores));
@@ -142,25 +119,21 @@ struct Mainloop {
   template <class Blocks>
   static OCTAVO_DEVICE void qk_first(State& state, const Sm90ForwardParams& p, u32 q, u32 lane,
                                      Blocks& blocks) {
-    // With one stage, and K in slices, V is loaded under the next Q K^T, so it is waited for after
-    // that has been issued.
-    constexpr bool kWaitsForVLate = k_slices(C) > 1 && C.stages == 1;
     Scores scores;
     P prob;
-    start_qk_of(scores, q, blocks);
+    start_qk(scores, q, blocks.k);
     ptx::wgmma_wait<0>();
     finish_qk(scores, blocks.k, lane);
     blocks.release_k();
     mask(scores, p, blocks);
     N::update_max(scores, state.rows, p.scale_log2, true, [](const auto&) {});
     N::exp(scores, state.rows, p.scale_log2, 0, G::kScoreN8);
-    if (!kWaitsForVLate) wait_for_v(blocks, blocks.v);
+    wait_for_v(blocks, blocks.v);
     pack_p(prob, scores, state.rows);
     bool accumulate = false;
     while (blocks.advance()) {
       const bool new_tile = blocks.is_new_tile();
-      start_qk_of(scores, q, blocks);
-      if (kWaitsForVLate) wait_for_v(blocks, blocks.v);
+      start_qk(scores, q, blocks.k);
       N::start_pv(state, prob, blocks.v.stage(), accumulate);
       ptx::wgmma_wait<1>();
       finish_qk(scores, blocks.k, lane);
@@ -179,21 +152,16 @@ struct Mainloop {
       // still reads: with one stage, or in a new tile, which skipped blocks may precede.
       const bool waits_for_next_v = C.stages > 1 && !new_tile;
       if (waits_for_next_v) wait_for_v(blocks, blocks.v.next());
-      if (kWaitsForVLate) {
-        ptx::spare("it has been waited for: this ends a basic block, as the other waits for V do");
-        wait_for_v(blocks, blocks.v);
-      }
       N::finish_pv(state, prob, blocks.v.stage(), previous_rows);
       blocks.release_v();
       if (new_tile)
         blocks.store_previous_tile(state, previous_rows);
       else if (rescale.needed)
         rescale_o(state, rescale.alpha);
-      if (!waits_for_next_v && !kWaitsForVLate) wait_for_v(blocks, blocks.v);
+      if (!waits_for_next_v) wait_for_v(blocks, blocks.v);
       accumulate = !new_tile;
       pack_p(prob, scores, state.rows);
     }
-    if (kWaitsForVLate) wait_for_v(blocks, blocks.v);
     N::start_pv(state, prob, blocks.v.stage(), accumulate);
     N::finish_pv(state, prob, blocks.v.stage(), state.rows);
     blocks.release_v();
@@ -269,7 +237,9 @@ struct Mainloop {
   template <class Blocks>
   static OCTAVO_DEVICE void run(State& state, const Sm90ForwardParams& p, u32 q, u32 lane,
                                 Blocks& blocks) {
-    if constexpr (C.schedule == Schedule::qk_first)
+    if constexpr (k_slices(C) > 1)
+      KSlices<G>::template run<N>(state, p, q, lane, blocks);
+    else if constexpr (C.schedule == Schedule::qk_first)
       qk_first(state, p, q, lane, blocks);
     else if constexpr (C.schedule == Schedule::in_turn)
       in_turn(state, p, q, lane, blocks);

@@ -28,9 +28,8 @@ inline constexpr i32 kNoMoreTiles = -2;  // there is no tile: published after th
 
 struct WorkTile {
   SequenceSpan span;
-  i32 sequence, batch, head;
+  i32 sequence, batch, head;  // head * column_tiles + tile of columns
   i32 first_row;
-  i32 first_column;   // of V and O; 0 unless there are several column_tiles
   i32 n_begin;        // first key that is loaded
   i32 n_blocks;       // blocks of keys, or kNoRows, or kNoMoreTiles
   i32 diagonal;       // with starts_at_diagonal: the block that is visited first
@@ -75,11 +74,6 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   t.first_row = row_tile * kBlockM;
   t.sequence = head / p.tile_heads;
   t.head = head - t.sequence * p.tile_heads;
-  t.first_column = 0;
-  if constexpr (column_tiles(G::C) > 1) {
-    t.first_column = t.head % column_tiles(G::C) * v_columns(G::C);
-    t.head /= column_tiles(G::C);
-  }
   t.batch = p.cu_seqlens_q == nullptr ? t.sequence : 0;
   t.span = G::span(p, t.sequence);
   if (t.first_row >= t.span.seqlen_q) {
@@ -98,7 +92,9 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   if (starts_at_diagonal(G::C)) {
     const ScoreModifierParams& m = G::modifiers(p).scores;
     t.diagonal = diagonal_block<G>(p, t);
-    t.alibi_slope = m.alibi_slopes == nullptr ? 0 : alibi_slope<true>(m, t.sequence, t.head);
+    t.alibi_slope = m.alibi_slopes == nullptr
+                        ? 0
+                        : alibi_slope<true>(m, t.sequence, t.head / column_tiles(G::C));
   }
   return t;
 }
@@ -126,17 +122,13 @@ struct WorkTileSlots {
   static OCTAVO_DEVICE u32 slot(u32 tile) {
     return G::smem(G::S.tile_slots) + tile % kTileSlots * tile_slot_bytes(G::C);
   }
-  // The head, and which of its column_tiles.
-  static OCTAVO_DEVICE u32 published_head(const WorkTile& t) {
-    return static_cast<u32>(t.head * column_tiles(G::C) + t.first_column / v_columns(G::C));
-  }
   // By one thread, before it arrives at a barrier that the readers wait for.
   static OCTAVO_DEVICE void publish(u32 tile, const WorkTile& t) {
     ptx::store_shared_b128(slot(tile),
                            {static_cast<u32>(t.span.q_begin), static_cast<u32>(t.span.seqlen_q),
                             static_cast<u32>(t.span.seqlen_kv), static_cast<u32>(t.batch)});
     ptx::store_shared_b128(slot(tile) + 16,
-                           {published_head(t), static_cast<u32>(t.first_row),
+                           {static_cast<u32>(t.head), static_cast<u32>(t.first_row),
                             static_cast<u32>(t.n_begin), static_cast<u32>(t.n_blocks)});
     if constexpr (publishes_sequence(G::C)) {
       ptx::store_shared_b32(slot(tile) + 32, static_cast<u32>(t.span.kv_begin));
@@ -155,8 +147,7 @@ struct WorkTileSlots {
     t.span = {static_cast<i32>(a[0]), static_cast<i32>(a[1]), 0, static_cast<i32>(a[2])};
     t.sequence = 0;
     t.batch = static_cast<i32>(a[3]);
-    t.head = static_cast<i32>(b[0] / column_tiles(G::C));
-    t.first_column = static_cast<i32>(b[0] % column_tiles(G::C)) * v_columns(G::C);
+    t.head = static_cast<i32>(b[0]);
     t.first_row = static_cast<i32>(b[1]);
     t.n_begin = static_cast<i32>(b[2]);
     t.n_blocks = static_cast<i32>(b[3]);

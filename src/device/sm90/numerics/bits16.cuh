@@ -185,15 +185,13 @@ struct Qk16 {
   };
 
   static OCTAVO_DEVICE auto& accumulator(Scores& scores) { return scores.s; }
-  // `slice`: of K's columns, where K is loaded in slices.
-  static OCTAVO_DEVICE void qk(Scores& scores, u32 q, u32 stage, int slice = 0) {
-    const auto mma = [&](u64 a, u64 b, int step) {
+  static OCTAVO_DEVICE void qk(Scores& scores, u32 q, u32 stage) {
+    for_each_qk_step<G>(q, stage, [&](u64 a, u64 b, int step) {
       if constexpr (C.element == Element::f16)
         ptx::wgmma_f16<false, false>(scores.s, a, b, step > 0);
       else
         ptx::wgmma_bf16<false, false>(scores.s, a, b, step > 0);
-    };
-    for_each_qk_step<G>(q, stage, mma, slice);
+    });
   }
   static OCTAVO_DEVICE void start_accumulator_bias(Scores&) {}
   template <int kPending>
