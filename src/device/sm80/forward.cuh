@@ -55,14 +55,6 @@ struct ForwardKernel {
     return {static_cast<const u8*>(data) + offset * kBytes, s.row * kBytes, head_dim * kBytes};
   }
 
-  static OCTAVO_DEVICE GlobalRows global_rows_of_v(const ForwardParams& p, const RowTile& tile,
-                                                   i32 head, i32 first) {
-    GlobalRows rows = global_rows(p.v, p.v_strides, tile, head, first, G::columns_left(p, tile));
-    if constexpr (column_tiles(C) > 1)
-      rows.data += G::first_column(tile) * element_bytes(C.element);
-    return rows;
-  }
-
   static OCTAVO_DEVICE u32 copy_thread(const RowTile& tile) {
     return C.producer_warps > 0 ? tile.thread - G::kMathThreads : tile.thread;
   }
@@ -92,13 +84,16 @@ struct ForwardKernel {
     const i32 token = tile.span.kv_begin + begin;
     Copies copies = {
         {global_rows(p.k, p.k_strides, tile, head, token, p.head_dim), copy_thread(tile)},
-        {global_rows_of_v(p, tile, head, token), copy_thread(tile)},
+        {global_rows(p.v, p.v_strides, tile, head, token, G::head_dim_v(p)), copy_thread(tile)},
         tile.span.seqlen_kv - begin,
         tile.span.seqlen_kv - range.end,
         0,
         steps,
         0};
     if constexpr (kBlockMask) find_next_key(copies, p, tile);
+    if constexpr (column_tiles(C) > 1)
+      copies.v.skip_columns(tile.first_column * element_bytes(C.element),
+                            tile.columns_left * element_bytes(C.element));
     return copies;
   }
   // Loads the entry of the lists a step before its copies start.
@@ -287,6 +282,7 @@ struct ForwardKernel {
   static OCTAVO_DEVICE void run_tile(const ForwardParams& p, RowTile& tile, i32 index) {
     if constexpr (column_tiles(C) > 1) {
       tile.first_column = index % column_tiles(C) * v_columns(C);
+      tile.columns_left = max_of(G::head_dim_v(p) - tile.first_column, 0);
       index /= column_tiles(C);
     }
     // The last rows of a causal mask see the most keys, so they start first.

@@ -41,6 +41,15 @@ template <class Config>
 using ParamsOf = typename SelectParams<any(Config::value.modifiers),
                                        Config::value.modifiers.block_mask != 0>::Type;
 
+// Of a work tile that has only a part of the columns of V and O: the first of them, and how many
+// exist from there on.
+template <int kColumnTiles>
+struct ColumnTile {
+  i32 first_column, columns_left;
+};
+template <>
+struct ColumnTile<1> {};
+
 template <class Config>
 struct Geometry {
   static constexpr Sm80ForwardConfig C = Config::value;
@@ -77,23 +86,12 @@ struct Geometry {
   }
   static_assert(column_tiles(C) == 1 || (element_bytes(C.element) == 2 && v_columns(C) % 16 == 0),
                 "only 16-bit V has two tiles of columns");
-  // Of the work tile: its first column of V and O, and how many exist from there on.
-  template <class RowTile>
-  static OCTAVO_DEVICE i32 first_column(const RowTile& tile) {
-    return column_tiles(C) > 1 ? tile.first_column : 0;
-  }
-  template <class RowTile>
-  static OCTAVO_DEVICE i32 columns_left(const ForwardParams& p, const RowTile& tile) {
-    if constexpr (column_tiles(C) > 1) return max_of(head_dim_v(p) - tile.first_column, 0);
-    return head_dim_v(p);
-  }
 
   // The block_m query rows of this CTA's work tile, and this thread's coordinates in it. A thread
   // holds two rows of each 16-row mma tile, lane / 4 and lane / 4 + 8, called r = 0 and r = 1.
-  struct RowTile {
+  struct RowTile : ColumnTile<column_tiles(C)> {
     SequenceSpan span;
     i32 sequence, batch, head, first_row;
-    i32 first_column;  // of V and O; set if there are several column_tiles
     u32 warp_m, warp_n, lane, thread;
     BlockRow blocks;                             // with a block mask only
     OCTAVO_DEVICE u32 row(u32 m, u32 r) const {  // within the CTA

@@ -109,8 +109,8 @@ struct Epilogue {
       const i32 row = tile.row(r);
       if (row >= G::stored_rows(p, tile.span)) continue;
       u8* const out = Out::row_address(p, tile, row);
-      const i32 columns = Out::columns(p, tile);
-      for (i32 column = static_cast<i32>(tile.lane % 4 * 2); column < columns; column += 8)
+      for (i32 column = static_cast<i32>(tile.lane % 4 * 2); column < Out::columns(p, tile);
+           column += 8)
         Out::store_pair(out + column * element_bytes(C.output.element), 0, 0);
       float ref_max = kLowest, sum = 0;
       if (row < tile.span.seqlen_q) divisor_of(ref_max, sum, p, tile);

@@ -136,8 +136,8 @@ struct Consumer {
     rows.span = t.span;
     rows.sequence = t.sequence;
     rows.batch = t.batch;
-    rows.head = t.head / column_tiles(C);
-    rows.first_column = t.head % column_tiles(C) * v_columns(C);
+    rows.head = t.head;
+    rows.take_column_tile(rows.head);
     rows.first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
     if (starts_at_diagonal(C)) rows.alibi_slope = t.alibi_slope;
     ptx::pin(rows.lane);
@@ -150,7 +150,7 @@ struct Consumer {
     if (thread.lane == 0) ptx::mbarrier_arrive(bar);
   }
   OCTAVO_DEVICE void release_k_stage() {
-    arrive(G::k_empty((k.stage() + 1) * k_slices(C) - 1));
+    arrive(G::k_empty(k.stage()));
     k.advance();
   }
   OCTAVO_DEVICE void release_v() {
@@ -175,9 +175,9 @@ struct Consumer {
   }
   // Releases K of a block that only other warpgroups need. Only warp_sync keeps the lanes together.
   OCTAVO_DEVICE void skip_k() {
-    if (k_slices(C) > 1) KSlices<G>::skip(*this);
+    if constexpr (k_slices(C) > 1) KSlices<G>::skip(*this);
     ptx::spare("a later load was seen, of V or of the next tile, so K of this one has been issued");
-    ptx::mbarrier_wait(G::k_full((k.stage() + 1) * k_slices(C) - 1), k.phase());
+    ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
     ptx::warp_sync();
     release_k_stage();
   }

@@ -9,6 +9,7 @@
 #include "device/ptx/memory.cuh"
 #include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
+#include "device/sm90/column_tile.cuh"
 #include "device/sm90/params.cuh"
 #include "device/sm90/pipeline_state.cuh"
 #include "device/tile/matrix_descriptor.cuh"
@@ -62,12 +63,11 @@ struct Geometry {
   static OCTAVO_DEVICE u32 kv_group(const ThreadCoord& t) { return t.group / C.row_groups; }
 
   // The 64 rows of a work tile that the thread's warpgroup computes.
-  struct RowTile : ThreadCoord {
+  struct RowTile : ThreadCoord, ColumnTile<C> {
     SequenceSpan span;
     i32 sequence, batch, head;
-    i32 first_row;         // in the sequence
-    i32 first_column = 0;  // of V and O
-    float alibi_slope;     // of the head; set where starts_at_diagonal
+    i32 first_row;      // in the sequence
+    float alibi_slope;  // of the head; set where starts_at_diagonal
     OCTAVO_DEVICE i32 row(u32 r) const {
       return first_row + static_cast<i32>(this->warp * 16 + r * 8 + this->lane / 4);
     }
@@ -135,7 +135,6 @@ struct Geometry {
   static OCTAVO_DEVICE u32 kv_barrier(u32 kind, u32 stage) {
     return barrier(2 * q_tiles(C) + kind * kv_buffers(C) * k_slices(C) + stage);
   }
-  // Where K comes in slices (k_slices.cuh), `stage` counts these.
   static OCTAVO_DEVICE u32 k_full(u32 stage) { return kv_barrier(0, stage); }
   static OCTAVO_DEVICE u32 v_full(u32 stage) { return kv_barrier(1, stage); }
   static OCTAVO_DEVICE u32 k_empty(u32 stage) { return kv_barrier(2, stage); }

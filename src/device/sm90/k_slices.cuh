@@ -1,7 +1,8 @@
 // K of more than 256 columns, in slices of 128 columns: how the producer loads them, and the main
 // loop of a consumer warpgroup. Shared memory has no room for another block of K, so each slice has
 // a full and an empty barrier of its own, and the next block arrives slice by slice, while the
-// tensor cores read the rest of this one. Barriers count slices: stage * k_slices + slice.
+// tensor cores read the rest of this one. The barriers of a stage are those of its last slice, and
+// those of all other slices follow.
 //
 //   block j       tensor cores                   warpgroup
 //                 S(j) = Q K(j)^T, by slices     waits for a slice; releases the one before
@@ -37,7 +38,7 @@ struct KSlices {
                 "only 16-bit kernels without block masks have two tiles of V's columns");
 
   static OCTAVO_DEVICE u32 number(const KvState& k, u32 slice) {
-    return k.stage() * kCount + slice;
+    return slice + 1 == kCount ? k.stage() : C.stages + k.stage() * (kCount - 1) + slice;
   }
 
   // By the producer: each slice once all warpgroups have released that of an earlier block.
@@ -50,9 +51,9 @@ struct KSlices {
       if (!leader) continue;
       const u32 bar = G::k_full(number(k, slice));
       ptx::mbarrier_arrive_expect_tx(bar, kBytes);
-      load_rows(p.k, G::k_tile(k.stage()) + slice * kBytes, bar, C.block_n, token, head, batch,
-                {G::kQkPanels.row_bytes, G::kQkPanels.columns, kPanels},
-                static_cast<i32>(slice) * kSliceColumns);
+      load_columns(p.k, G::k_tile(k.stage()) + slice * kBytes, bar, C.block_n, token, head, batch,
+                   {G::kQkPanels.row_bytes, G::kQkPanels.columns, kPanels},
+                   static_cast<i32>(slice) * kSliceColumns);
     }
     k.advance();
   }

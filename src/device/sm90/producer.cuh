@@ -45,14 +45,11 @@ struct Producer {
       }
       ptx::mbarrier_arrive_expect_tx(G::q_full(group), G::S.q_tile);
       load_rows(p.q, G::q_tile(group), G::q_full(group), kRows,
-                t.span.q_begin + t.first_row + static_cast<i32>(group) * kRows,
-                t.head / column_tiles(C), t.batch, qk_panels(C));
+                t.span.q_begin + t.first_row + static_cast<i32>(group) * kRows, head_of<C>(t),
+                t.batch, qk_panels(C));
     }
   }
 
-  static OCTAVO_DEVICE i32 head_kv(const Sm90ForwardParams& p, const WorkTile& t) {
-    return p.by_heads_per_kv.quotient(t.head / column_tiles(C));
-  }
   // The first key of the tile's visit-th block, or of a listed block.
   static OCTAVO_DEVICE i32 key_of(const WorkTile& t, i32 visit) { return first_key<G>(t, visit); }
   static OCTAVO_DEVICE i32 key_of(const WorkTile&, const ListedKeys& visit) { return visit.key; }
@@ -61,19 +58,19 @@ struct Producer {
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, Visit visit,
                                    KvState& k, bool leader) {
     if constexpr (k_slices(C) > 1)
-      return KSlices<G>::load(p, t.span.kv_begin + key_of(t, visit), head_kv(p, t), t.batch, k,
-                              leader);
+      return KSlices<G>::load(p, t.span.kv_begin + key_of(t, visit),
+                              p.by_heads_per_kv.quotient(head_of<C>(t)), t.batch, k, leader);
     wait_as_warp(G::k_empty(k.stage()), k.phase() ^ 1);
     const i32 n = key_of(t, visit);
     if (leader) {
       Listed::publish(k.stage(), visit);
       ptx::mbarrier_arrive_expect_tx(G::k_full(k.stage()), G::S.k_stage);
       load_rows(p.k, G::k_tile(k.stage()), G::k_full(k.stage()), C.block_n, t.span.kv_begin + n,
-                head_kv(p, t), t.batch, qk_panels(C));
+                p.by_heads_per_kv.quotient(head_of<C>(t)), t.batch, qk_panels(C));
     }
     if constexpr (scaled_keys(C) > 0) {
-      N::template load_k_scales<32>(p, t.span, t.sequence, n, head_kv(p, t), k.stage(),
-                                    ptx::lane_index());
+      N::template load_k_scales<32>(p, t.span, t.sequence, n, p.by_heads_per_kv.quotient(t.head),
+                                    k.stage(), ptx::lane_index());
       ptx::spare("the scales are read only after a later load, before which the lanes synchronise");
       ptx::warp_sync();
       if (leader) ptx::mbarrier_arrive(G::k_full(k.stage()));
@@ -93,8 +90,13 @@ struct Producer {
     const u32 bar = crosses_end ? G::tail_full() : G::v_full(v.stage());
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, G::S.v_bytes);
-      N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, n, head_kv(p, t), t.batch,
-                t.head % column_tiles(C) * v_columns(C));
+      if constexpr (column_tiles(C) > 1)
+        load_columns(p.v, G::v_tile(v.stage()), bar, C.block_n, t.span.kv_begin + n,
+                     p.by_heads_per_kv.quotient(head_of<C>(t)), t.batch, v_panels(C),
+                     first_column_of<C>(t));
+      else
+        N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, n,
+                  p.by_heads_per_kv.quotient(t.head), t.batch);
     }
     if (crosses_end) {
       wait_as_warp(bar, tail_phase);

@@ -145,8 +145,8 @@ struct Pv16 : RowSums<G>, UnscaledV<G> {
 
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, u32 to, u32 bar,
                                    const SequenceSpan& span, i32 /*sequence*/, i32 n, i32 head,
-                                   i32 batch, i32 first_column = 0) {
-    load_rows(p.v, to, bar, C.block_n, span.kv_begin + n, head, batch, kPanels, first_column);
+                                   i32 batch) {
+    load_rows(p.v, to, bar, C.block_n, span.kv_begin + n, head, batch, kPanels);
   }
   // Zeroes the keys from `first` on, which belong to the next sequence of a varlen batch or to the
   // padding: their P is 0, but 0 * NaN would be NaN.

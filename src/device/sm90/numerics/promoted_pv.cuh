@@ -151,7 +151,7 @@ struct PromotedPv {
 
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, u32 to, u32 bar,
                                    const SequenceSpan& span, i32 sequence, i32 n, i32 head,
-                                   i32 batch, i32 /*first_column*/ = 0) {
+                                   i32 batch) {
     const i32 begin = p.cu_seqlens_kv == nullptr ? 0 : varlen_v_begin(span.kv_begin, sequence);
     OCTAVO_UNROLL
     for (u32 chunk = 0; chunk < C.block_n / kChunkKeys; ++chunk)
