@@ -18,6 +18,7 @@ struct Producer {
   using KvState = typename G::KvState;
   using Slots = WorkTileSlots<G>;
   using Listed = ListedBlocks<G>;
+  using ListedKeys = typename Listed::Keys;
   static constexpr Sm90ForwardConfig C = G::C;
 
   // One lane loads, and its load may complete the barrier's next phase, so all lanes must have seen
@@ -49,20 +50,25 @@ struct Producer {
     }
   }
 
-  // The first key of the tile's visit-th block, or of a listed block.
-  static OCTAVO_DEVICE i32 key_of(const WorkTile& t, i32 visit) { return first_key<G>(t, visit); }
-  static OCTAVO_DEVICE i32 key_of(const WorkTile&, const ListedKeys& visit) { return visit.key; }
+  // The first key of the tile's visit-th block, or the listed blocks.
+  static OCTAVO_DEVICE i32 keys_of(const WorkTile& t, i32 visit) { return first_key<G>(t, visit); }
+  static OCTAVO_DEVICE ListedKeys keys_of(const WorkTile&, const ListedKeys& visit) {
+    return visit;
+  }
 
   template <class Visit>
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, Visit visit,
                                    KvState& k, bool leader) {
     wait_as_warp(G::k_empty(k.stage()), k.phase() ^ 1);
-    const i32 n = key_of(t, visit);
+    const auto n = keys_of(t, visit);
     if (leader) {
       Listed::publish(k.stage(), visit);
       ptx::mbarrier_arrive_expect_tx(G::k_full(k.stage()), G::S.k_stage);
-      load_rows(p.k, G::k_tile(k.stage()), G::k_full(k.stage()), C.block_n, t.span.kv_begin + n,
-                p.by_heads_per_kv.quotient(t.head), t.batch, qk_panels(C));
+      OCTAVO_UNROLL
+      for (int row = 0; row < C.block_n; row += loaded_keys(C))
+        load_rows(p.k, G::k_tile(k.stage()) + row * G::kRowBytes, G::k_full(k.stage()), C.block_n,
+                  t.span.kv_begin + key_at<G>(n, row), p.by_heads_per_kv.quotient(t.head), t.batch,
+                  qk_panels(C));
     }
     if constexpr (scaled_keys(C) > 0) {
       N::template load_k_scales<32>(p, t.span, t.sequence, n, p.by_heads_per_kv.quotient(t.head),
@@ -78,11 +84,11 @@ struct Producer {
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const WorkTile& t, Visit visit,
                                    KvState& v, u32& tail_phase, bool leader) {
     wait_as_warp(G::v_empty(v.stage()), v.phase() ^ 1);
-    const i32 n = key_of(t, visit);
+    const auto n = keys_of(t, visit);
     // Rows after the last key are another sequence's or padding in a varlen or padded batch.
     // Otherwise they are outside the tensor, and TMA fills them with zeros.
     const bool has_neighbours = C.modifiers.padded || p.cu_seqlens_kv != nullptr;
-    const bool crosses_end = has_neighbours && n + C.block_n > t.span.seqlen_kv;
+    const bool crosses_end = has_neighbours && key_at<G>(n, C.block_n) > t.span.seqlen_kv;
     const u32 bar = crosses_end ? G::tail_full() : G::v_full(v.stage());
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, G::S.v_bytes);
@@ -92,7 +98,8 @@ struct Producer {
     if (crosses_end) {
       wait_as_warp(bar, tail_phase);
       tail_phase ^= 1;
-      N::template clear_v_tail<32>(G::v_tile(v.stage()), t.span.seqlen_kv - n, ptx::lane_index());
+      N::template clear_v_tail<32>(G::v_tile(v.stage()), t.span.seqlen_kv - key_at<G>(n, 0),
+                                    ptx::lane_index());
       ptx::fence_proxy_async();
       if (!starts_at_diagonal(C))
         ptx::spare("V is read only after the next tile is published, before which lanes sync");

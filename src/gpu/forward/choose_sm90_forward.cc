@@ -192,12 +192,32 @@ Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   return c;
 }
 
+// The keys and the order of the products of an 8-bit kernel with a block mask: the first that its
+// registers hold. Slices of P V as wide as possible leave the fewest waits, and as in the dense
+// kernels Q K^T is queued behind the last one. Of blocks of 64, two are one block of keys.
+void set_8bit_products(Sm90ForwardConfig& c) {
+  constexpr int kWidest = 128, kNarrow = 64;
+  for (const int narrowest : {std::min(kNarrow, c.head_dim), 16})
+    for (const int keys : {128, 64, 32})
+      for (int columns = std::min(kWidest, c.head_dim); columns >= narrowest; columns -= 16)
+        for (const Schedule schedule : {Schedule::pv_first_queued, Schedule::pv_first}) {
+          c.block_n = keys;
+          c.pv_columns = columns;
+          c.schedule = schedule;
+          if (c.head_dim % columns == 0 && sm90::registers_held(c) <= sm90::register_budget(c))
+            return;
+        }
+}
+
 // The configuration for a block mask, whose tiles are its blocks: 64 keys at once where the
 // registers for O leave no room for 128; for blocks of 64 rows, as many CTAs on an SM as its
 // registers and shared memory hold. No search has timed these kernels.
-Sm90ForwardConfig block_mask_config(const Problem& p) {
+Sm90ForwardConfig block_mask_config(const Problem& p, ScoreType scores) {
   Sm90ForwardConfig c;
-  c.element = c.v_element = element_of(p.q);
+  c.element = element_of(p.q);
+  c.v_element = element_of(p.v);
+  c.k_scales = k_scales_of(p);
+  c.scores = scores;
   c.head_dim = tile_columns(p, c.scores, p.head_dim);
   const int columns_v = tile_columns(p, c.scores, p.head_dim_v);
   c.head_dim_v = columns_v == c.head_dim ? 0 : columns_v;
@@ -207,10 +227,12 @@ Sm90ForwardConfig block_mask_config(const Problem& p) {
   // With two CTAs a thread has at most 128 registers at launch, which O of 256 columns fills alone.
   c.min_ctas = !small || columns > 192 ? 1 : columns <= 64 ? 3 : 2;
   c.block_n = columns <= 128 ? static_cast<int>(p.block_mask) : small ? 32 : 64;
-  c.sum_rounded_p = false;
   c.output = {.element = element_of(p.out), .amax = p.out_amax};
   c.modifiers = modifiers_of(p);
   if (p.bias) c.modifiers.bias_element = element_of(*p.bias);
+  // 16-bit kernels have no room for columns of ones beside three stages.
+  c.sum_rounded_p = sm90::is_8bit_pv(c) && !p.lse;
+  if (sm90::is_8bit_pv(c)) set_8bit_products(c);
   // An SM has 228 KB, of which each CTA takes 1 KB more than it asks for.
   constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024;
   constexpr int kMostStages = 4;
@@ -251,8 +273,11 @@ bool sm90_forward_supports(const Resolved& resolved, const GpuInfo& gpu) {
   const bool in_16_bits = as_given && (p.q == DType::f16 || p.q == DType::bf16);
   const bool v_fits =
       p.v == p.q || p.v == DType::f16 || p.v == DType::bf16 || (is_fp8(p.q) && is_fp8(p.v));
-  const bool in_8_bits =
-      is_8bit(p.q) && p.q != DType::sim8 && p.k == p.q && v_fits && !changes_scores(p) && !p.padded;
+  // Of modifiers 8-bit kernels have block masks alone.
+  Problem visible = p;
+  visible.block_mask = 0;
+  const bool in_8_bits = is_8bit(p.q) && p.q != DType::sim8 && p.k == p.q && v_fits &&
+                         !changes_scores(visible) && !p.padded;
   return gpu.arch == 90 && gpu.tensor_maps && (in_16_bits || in_8_bits) && p.head_dim % 8 == 0 &&
          p.head_dim_v % 8 == 0;
 }
@@ -298,10 +323,11 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
   const ScoreType scores = scores_of(resolved);
   ChosenSm90Forward chosen;
   if (p.block_mask != 0) {
-    chosen.config = block_mask_config(p);
+    chosen.config = block_mask_config(p, scores);
     chosen.reason = fmt::format("tiles of {} rows by {} keys: blocks of the block mask",
                                 sm90::block_m(chosen.config), chosen.config.block_n);
-    chosen.early_start = p.options.overlap_launch && !p.out_amax;
+    chosen.early_start =
+        (p.options.overlap_launch || follows_quantizers(resolved)) && !p.out_amax;
     return chosen;
   }
   double best = std::numeric_limits<double>::infinity();
