@@ -39,9 +39,10 @@ struct ListedBlocks {
   static constexpr i32 kBlocks = listed_blocks(C), kKeys = loaded_keys(C);
   static constexpr i32 kSize = max_of(C.modifiers.block_mask, 32);
   static constexpr i32 kParts = max_of(kSize / C.block_n, 1);  // blocks of keys in one of the mask
-  static_assert(!has_block_mask(C) || (kSize == block_m(C) && !is_split_kv(C) &&
-                                       (kSize % C.block_n == 0 || C.block_n == 2 * kSize)),
-                "a tile's rows are a block of the mask, and its blocks of keys part of one, or two");
+  static_assert(
+      !has_block_mask(C) || (kSize == block_m(C) && !is_split_kv(C) &&
+                             (kSize % C.block_n == 0 || C.block_n == 2 * kSize)),
+      "a tile's rows are a block of the mask, and its blocks of keys part of one, or two");
   static_assert(kBlocks == 1 || is_8bit_pv(C), "16-bit V is loaded as one block");
   using Keys = ListedKeys<kBlocks>;
 
@@ -111,8 +112,8 @@ struct ListedBlocks {
         words[r][w] = bits_until(limits.end - key) & ~bits_until(limits.begin - key);
         if (entry < 0) continue;
         const i64 row = static_cast<i64>(entry) * kSize + tile.row(r) % kSize;
-        words[r][w] &= ptx::load_coherent_b32(G::block_mask(p).bits + row * (kSize / 32) +
-                                              key % kSize / 32);
+        words[r][w] &=
+            ptx::load_coherent_b32(G::block_mask(p).bits + row * (kSize / 32) + key % kSize / 32);
       }
     }
     const u32 shift = tile.lane % 4 * 2;  // the thread's first column

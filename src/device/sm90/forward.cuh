@@ -85,7 +85,7 @@ struct Consumer {
   u32 tile_number = 0;  // counts the CTA's tiles
   TileProgress progress{};
   bool new_tile = false;
-  u32 score_phase = 0;  // of the next score tiles
+  u32 score_phase = 0;             // of the next score tiles
   typename Listed::Keys listed{};  // with a block mask: those of the current block
 
   OCTAVO_DEVICE Consumer(const Sm90ForwardParams& params, const ThreadCoord& t)
@@ -248,8 +248,7 @@ struct Consumer {
       Modifier::apply(N::accumulator(scores), p, progress.n, [&] { return rows(); });
       if (has_tiles) release_score_tiles();
     }
-    if (has_block_mask(C) && hides_keys())
-      Listed::template hide<N>(scores, p, rows(), listed);
+    if (has_block_mask(C) && hides_keys()) Listed::template hide<N>(scores, p, rows(), listed);
   }
 
   // The tile is passed as a function, so numerics without scales never read it.

@@ -23,7 +23,8 @@ struct Geometry {
                 "Q and K are 16-bit, FP8 or INT8");
   static_assert(is_8bit_qk(C) || C.v_element == C.element,
                 "V has another type than Q and K only if those are 8-bit");
-  static_assert(!is_8bit_qk(C) || (count(C.modifiers) == has_block_mask(C) && C.head_dim_v == 0),
+  static_assert(!is_8bit_qk(C) ||
+                    (count(C.modifiers) == (has_block_mask(C) ? 1 : 0) && C.head_dim_v == 0),
                 "other modifiers, padding and other columns of V need 16-bit Q and K");
   static_assert(C.head_dim % qk_panels(C).columns == 0 && C.head_dim <= 256,
                 "a row is a whole number of panels");

@@ -50,28 +50,30 @@ struct Producer {
     }
   }
 
-  // The first key of the tile's visit-th block, or the listed blocks.
-  static OCTAVO_DEVICE i32 keys_of(const WorkTile& t, i32 visit) { return first_key<G>(t, visit); }
-  static OCTAVO_DEVICE ListedKeys keys_of(const WorkTile&, const ListedKeys& visit) {
-    return visit;
-  }
+  // The first key of the tile's visit-th block, or of listed blocks; and what loads take: that key,
+  // or those of all blocks.
+  static OCTAVO_DEVICE i32 key_of(const WorkTile& t, i32 visit) { return first_key<G>(t, visit); }
+  static OCTAVO_DEVICE i32 key_of(const WorkTile&, const ListedKeys& visit) { return visit.key[0]; }
+  static OCTAVO_DEVICE i32 keys_of(i32 /*visit*/, i32 n) { return n; }
+  static OCTAVO_DEVICE ListedKeys keys_of(const ListedKeys& visit, i32 /*n*/) { return visit; }
 
   template <class Visit>
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, Visit visit,
                                    KvState& k, bool leader) {
     wait_as_warp(G::k_empty(k.stage()), k.phase() ^ 1);
-    const auto n = keys_of(t, visit);
+    const i32 n = key_of(t, visit);
+    const auto keys = keys_of(visit, n);
     if (leader) {
       Listed::publish(k.stage(), visit);
       ptx::mbarrier_arrive_expect_tx(G::k_full(k.stage()), G::S.k_stage);
       OCTAVO_UNROLL
       for (int row = 0; row < C.block_n; row += loaded_keys(C))
         load_rows(p.k, G::k_tile(k.stage()) + row * G::kRowBytes, G::k_full(k.stage()), C.block_n,
-                  t.span.kv_begin + key_at<G>(n, row), p.by_heads_per_kv.quotient(t.head), t.batch,
-                  qk_panels(C));
+                  t.span.kv_begin + key_at<G>(keys, row), p.by_heads_per_kv.quotient(t.head),
+                  t.batch, qk_panels(C));
     }
     if constexpr (scaled_keys(C) > 0) {
-      N::template load_k_scales<32>(p, t.span, t.sequence, n, p.by_heads_per_kv.quotient(t.head),
+      N::template load_k_scales<32>(p, t.span, t.sequence, keys, p.by_heads_per_kv.quotient(t.head),
                                     k.stage(), ptx::lane_index());
       ptx::spare("the scales are read only after a later load, before which the lanes synchronise");
       ptx::warp_sync();
@@ -84,22 +86,21 @@ struct Producer {
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, const WorkTile& t, Visit visit,
                                    KvState& v, u32& tail_phase, bool leader) {
     wait_as_warp(G::v_empty(v.stage()), v.phase() ^ 1);
-    const auto n = keys_of(t, visit);
+    const i32 n = key_of(t, visit);
     // Rows after the last key are another sequence's or padding in a varlen or padded batch.
     // Otherwise they are outside the tensor, and TMA fills them with zeros.
     const bool has_neighbours = C.modifiers.padded || p.cu_seqlens_kv != nullptr;
-    const bool crosses_end = has_neighbours && key_at<G>(n, C.block_n) > t.span.seqlen_kv;
+    const bool crosses_end = has_neighbours && n + C.block_n > t.span.seqlen_kv;
     const u32 bar = crosses_end ? G::tail_full() : G::v_full(v.stage());
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, G::S.v_bytes);
-      N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, n,
+      N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, keys_of(visit, n),
                 p.by_heads_per_kv.quotient(t.head), t.batch);
     }
     if (crosses_end) {
       wait_as_warp(bar, tail_phase);
       tail_phase ^= 1;
-      N::template clear_v_tail<32>(G::v_tile(v.stage()), t.span.seqlen_kv - key_at<G>(n, 0),
-                                    ptx::lane_index());
+      N::template clear_v_tail<32>(G::v_tile(v.stage()), t.span.seqlen_kv - n, ptx::lane_index());
       ptx::fence_proxy_async();
       if (!starts_at_diagonal(C))
         ptx::spare("V is read only after the next tile is published, before which lanes sync");

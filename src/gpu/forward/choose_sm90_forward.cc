@@ -326,8 +326,7 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
     chosen.config = block_mask_config(p, scores);
     chosen.reason = fmt::format("tiles of {} rows by {} keys: blocks of the block mask",
                                 sm90::block_m(chosen.config), chosen.config.block_n);
-    chosen.early_start =
-        (p.options.overlap_launch || follows_quantizers(resolved)) && !p.out_amax;
+    chosen.early_start = (p.options.overlap_launch || follows_quantizers(resolved)) && !p.out_amax;
     return chosen;
   }
   double best = std::numeric_limits<double>::infinity();
