@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "errors.h"
-#include "octavo/octavo.hpp"
+#include "octavo/block_mask.hpp"
 
 namespace nb = nanobind;
 

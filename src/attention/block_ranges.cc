@@ -11,7 +11,7 @@
 
 #include "attention/mask.h"
 #include "base/error.h"
-#include "octavo/octavo.hpp"
+#include "octavo/block_mask.hpp"
 
 namespace octavo {
 namespace {

@@ -10,6 +10,7 @@
 #include "attention/block_mask.h"
 #include "attention/mask.h"
 #include "numeric/random.h"
+#include "octavo/block_mask.hpp"
 #include "octavo/octavo.hpp"
 
 namespace octavo {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/call.h"
+#include "octavo/block_mask.hpp"
 #include "octavo/octavo.h"
 
 namespace octavo {

@@ -192,9 +192,18 @@ Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   return c;
 }
 
-// The keys and the order of the products of an 8-bit kernel with a block mask: the first that its
-// registers hold. Slices of P V as wide as possible leave the fewest waits, and as in the dense
-// kernels Q K^T is queued behind the last one. Of blocks of 64, two are one block of keys.
+// Stages of a kernel with a block mask: as many as shared memory holds, at most 4.
+int block_mask_stages(Sm90ForwardConfig c) {
+  // An SM has 228 KB, of which each CTA takes 1 KB more than it asks for.
+  constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024, kMostStages = 4;
+  for (c.stages = kMostStages; c.stages > 0; --c.stages)
+    if (c.min_ctas * (sm90::smem_bytes(c) + kReservedBytes) <= kSmBytes) break;
+  return c.stages;
+}
+
+// The keys and the order of the products of an 8-bit kernel with a block mask: the first that
+// registers and two stages hold. Wide slices of P V leave few waits, and as in the dense kernels
+// Q K^T is queued behind the last one. Of blocks of 64, two are one block of keys.
 void set_8bit_products(Sm90ForwardConfig& c) {
   constexpr int kWidest = 128, kNarrow = 64;
   for (const int narrowest : {std::min(kNarrow, c.head_dim), 16})
@@ -204,7 +213,8 @@ void set_8bit_products(Sm90ForwardConfig& c) {
           c.block_n = keys;
           c.pv_columns = columns;
           c.schedule = schedule;
-          if (c.head_dim % columns == 0 && sm90::registers_held(c) <= sm90::register_budget(c))
+          if (c.head_dim % columns == 0 && block_mask_stages(c) > 1 &&
+              sm90::registers_held(c) <= sm90::register_budget(c))
             return;
         }
 }
@@ -225,24 +235,18 @@ Sm90ForwardConfig block_mask_config(const Problem& p, ScoreType scores) {
   const bool small = p.block_mask == 64;
   c.warpgroups = small ? 1 : 2;
   // With two CTAs a thread has at most 128 registers at launch, which O of 256 columns fills alone.
-  c.min_ctas = !small || columns > 192 ? 1 : columns <= 64 ? 3 : 2;
-  c.block_n = columns <= 128 ? static_cast<int>(p.block_mask) : small ? 32 : 64;
+  // With three it is 80, and a consumer has 120: enough for 16-bit kernels and for FP16 scores.
+  const bool three = columns <= 64 && (!sm90::is_8bit_qk(c) || sm90::has_f16_scores(c));
+  c.min_ctas = !small || columns > 192 ? 1 : three ? 3 : 2;
+  const int narrow = small && !sm90::is_8bit_qk(c) ? 32 : 64;
+  c.block_n = columns <= 128 ? static_cast<int>(p.block_mask) : narrow;
   c.output = {.element = element_of(p.out), .amax = p.out_amax};
   c.modifiers = modifiers_of(p);
   if (p.bias) c.modifiers.bias_element = element_of(*p.bias);
   // 16-bit kernels have no room for columns of ones beside three stages.
   c.sum_rounded_p = sm90::is_8bit_pv(c) && !p.lse;
   if (sm90::is_8bit_pv(c)) set_8bit_products(c);
-  // An SM has 228 KB, of which each CTA takes 1 KB more than it asks for.
-  constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024;
-  constexpr int kMostStages = 4;
-  const auto fits = [&c](int stages) {
-    Sm90ForwardConfig with = c;
-    with.stages = stages;
-    return c.min_ctas * (sm90::smem_bytes(with) + kReservedBytes) <= kSmBytes;
-  };
-  c.stages = kMostStages;
-  while (c.stages > 1 && !fits(c.stages)) --c.stages;
+  c.stages = std::max(block_mask_stages(c), 1);
   return c;
 }
 
