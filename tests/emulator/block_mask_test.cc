@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -57,11 +58,15 @@ Case case_for(std::uint64_t seed, const Config& config) {
   return c;
 }
 
-// The largest difference of the output and of the LSE from the oracle; infinite if one is NaN.
-double worst_difference(const Case& c, const Inputs& in) {
+// The largest difference of the output and of the LSE from the oracle on the operands that the
+// kernel reads; infinite if one is NaN.
+double worst_difference(const Case& c, const Inputs& in, const Arguments& operands) {
   const auto rows = static_cast<std::size_t>(c.batch * c.heads_q * c.seqlen_q);
   std::vector<double> out(rows * static_cast<std::size_t>(c.head_dim)), lse(rows);
-  EXPECT_TRUE(reference(in.given, c.options, out.data(), lse.data()).ok());
+  Options options = c.options;
+  options.precision = Precision::native;
+  options.quantization = {};
+  EXPECT_TRUE(reference(operands, options, out.data(), lse.data()).ok());
   double worst = 0;
   const auto compare = [&worst](double x, double wanted) {
     if (x == wanted) return;  // also two infinities
@@ -85,6 +90,16 @@ double worst_difference(const Case& c, const Inputs& in) {
   return worst;
 }
 
+// What a kernel reads of a call: Hopper kernels take quantized operands and a transposed V.
+Result<Arguments> arguments_for(const Sm80ForwardConfig&, const Problem&, const Arguments& given,
+                                std::vector<std::byte>&) {
+  return given;
+}
+Result<Arguments> arguments_for(const Sm90ForwardConfig& config, const Problem& problem,
+                                const Arguments& given, std::vector<std::byte>& memory) {
+  return with_operands_for(config, problem, given, memory);
+}
+
 template <class Kernels>
 void expect_right(const Kernels& kernels, const GpuInfo& chip, int cases, int at_least) {
   int looked_at = 0;
@@ -100,12 +115,15 @@ void expect_right(const Kernels& kernels, const GpuInfo& chip, int cases, int at
       poison_outputs(*in);
       emulator::Settings settings;
       if (seed % 2 == 0) settings.seed = static_cast<std::uint64_t>(seed);
+      std::vector<std::byte> memory;
+      const Result<Arguments> given = arguments_for(kernel.config, *problem, in->given, memory);
+      ASSERT_TRUE(given.ok()) << given.status().message();
       const Status status = run_emulated(
-          kernel, chip, *problem, in->given, settings, [&](const emulator::Machine& machine) {
+          kernel, chip, *problem, *given, settings, [&](const emulator::Machine& machine) {
             EXPECT_TRUE(machine.report().clean()) << c.name() << machine.report().text();
           });
       ASSERT_TRUE(status.ok()) << status.message();
-      EXPECT_LT(worst_difference(c, *in), tolerance_of(c))
+      EXPECT_LT(worst_difference(c, *in, *given), tolerance_of(c))
           << brief_text(kernel.config) << " " << c.name();
     }
   }
@@ -139,7 +157,7 @@ TEST(EmulatorBlockMask, PlansTakeTheKernel) {
     poison_outputs(*in);
     const Status status = attention(in->given, c.options, device);
     ASSERT_TRUE(status.ok()) << status.message();
-    EXPECT_LT(worst_difference(c, *in), tolerance_of(c));
+    EXPECT_LT(worst_difference(c, *in, in->given), tolerance_of(c));
     in->block_mask.num_blocks[0] = 1;
     in->block_mask.indices[0] = 9;
     EXPECT_EQ(attention(in->given, c.options, device).code(), ErrorCode::invalid_argument);

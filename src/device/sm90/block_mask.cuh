@@ -5,6 +5,7 @@
 
 #include "device/core/block_mask.cuh"
 #include "device/ptx/math.cuh"
+#include "device/ptx/prefetch.cuh"
 #include "device/ptx/vector_memory.cuh"
 #include "device/sm90/scheduler.cuh"
 #include "device/sm90/score_registers.cuh"
@@ -61,6 +62,19 @@ struct ListedBlocks {
       keys.bits[b] = listed.bits;
     }
     return keys;
+  }
+
+  // Brings the beginning of a tile's lists into L2, by the lanes of a warp: entries are read one
+  // after the other, and each would wait for memory.
+  static OCTAVO_DEVICE void prefetch(const Sm90ForwardParams& p, const WorkTile& t, u32 lane) {
+    constexpr i32 kSectorEntries = 8;
+    const i32 entry = static_cast<i32>(lane) * kSectorEntries;
+    const auto bring = [&](const BlockListParams& list) {
+      if (list.indices != nullptr && entry < list.capacity)
+        ptx::prefetch_l2(list.indices + t.blocks.row * list.capacity + entry);
+    };
+    bring(G::block_mask(p).partial);
+    bring(G::block_mask(p).full);
   }
 
   // By one thread of the producer, before it arrives at the stage's k_full. Without a block mask a

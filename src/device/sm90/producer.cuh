@@ -110,12 +110,31 @@ struct Producer {
     v.advance();
   }
 
+  // Brings the lists and Q of the CTA's next tile into L2, while this tile is computed.
+  static OCTAVO_DEVICE void prefetch_next_tile(const Sm90ForwardParams& p, TileScheduler tiles,
+                                               bool leader) {
+    tiles.advance(p);
+    if (!tiles.has_tile(p)) return;
+    const WorkTile t = work_tile<G>(p, tiles.index);
+    Listed::prefetch(p, t, ptx::lane_index());
+    if (!leader) return;
+    constexpr Panels kPanels = qk_panels(C);
+    OCTAVO_UNROLL
+    for (int row = 0; row < block_m(C); row += kRows) {
+      OCTAVO_UNROLL
+      for (int panel = 0; panel < kPanels.count; ++panel)
+        ptx::tma_prefetch(
+            &p.q, {panel * kPanels.columns, t.span.q_begin + t.first_row + row, t.head, t.batch});
+    }
+  }
+
   // The blocks of a block mask's lists. An entry is read one block before its K is loaded.
   static OCTAVO_DEVICE void load_listed_tile(const Sm90ForwardParams& p, const WorkTile& t,
-                                             u32 count, KvState& k, KvState& v, u32& tail_phase,
-                                             bool leader) {
+                                             const TileScheduler& tiles, u32 count, KvState& k,
+                                             KvState& v, u32& tail_phase, bool leader) {
     ListedKeys visit = Listed::keys(p, t, 0), next = Listed::keys(p, t, 1);
     if (t.n_blocks > 0) load_k(p, t, visit, k, leader);
+    prefetch_next_tile(p, tiles, leader);
     publish_tile(p, t, count, leader);
     for (i32 number = 1; number < t.n_blocks; ++number) {
       const ListedKeys previous = visit;
@@ -139,7 +158,7 @@ struct Producer {
       const WorkTile t = work_tile<G>(p, tiles.index);
       if (t.n_blocks < 0) continue;
       if (has_block_mask(C)) {
-        load_listed_tile(p, t, count++, k, v, tail_phase, leader);
+        load_listed_tile(p, t, tiles, count++, k, v, tail_phase, leader);
       } else {
         if (t.n_blocks > 0) load_k(p, t, 0, k, leader);
         publish_tile(p, t, count++, leader);
