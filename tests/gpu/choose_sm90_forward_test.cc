@@ -89,7 +89,9 @@ TEST(ChooseSm90, BlockMasksIn8BitsGetAFeasibleKernel) {
             EXPECT_EQ(c.modifiers.block_mask, size);
             EXPECT_EQ(c.sum_rounded_p, !p.lse && is_8bit(p.v));
             EXPECT_GE(c.stages, 2) << describe(p);
-            if (is_8bit(p.v) && d <= 128 && d > 64) EXPECT_EQ(c.block_n, 128) << describe(p);
+            if (is_8bit(p.v) && d <= 128 && d > 64) {
+              EXPECT_EQ(c.block_n, 128) << describe(p);
+            }
             p.alibi = true;
             EXPECT_FALSE(sm90_forward_supports(*resolve(p), h200()));
           }

@@ -6,8 +6,7 @@
 namespace octavo::ptx {
 
 // prefetch.global.L2 [p];
-OCTAVO_PTX void prefetch_l2(const void* p OCTAVO_AND_SITE) OCTAVO_BODY({
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-});
+OCTAVO_PTX void prefetch_l2(const void* p OCTAVO_AND_SITE)
+    OCTAVO_BODY({ asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); });
 
 }  // namespace octavo::ptx

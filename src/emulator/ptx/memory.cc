@@ -1,4 +1,5 @@
-// Emulation of device/ptx/memory.cuh, prefetch.cuh, stmatrix.cuh and f64.cuh: loads, stores, matrices, cp.async.
+// Emulation of device/ptx/memory.cuh, prefetch.cuh, stmatrix.cuh and f64.cuh: loads, stores,
+// matrices, cp.async.
 #include "device/ptx/memory.cuh"
 
 #include <cstring>
