@@ -2,6 +2,9 @@
 // of both forward kernels for block masks.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <utility>
+
 #include "config/shared_parts.h"
 #include "gpu/forward/sm80_forward.h"
 #include "gpu/forward/sm90_forward.h"
