@@ -102,12 +102,14 @@ struct ListedBlocks {
 
   // --- mask -------------------------------------------------------------------------------------
 
-  // Whether some row does not see all keys: all rows see [full_begin, full_end) but for bits.
-  static OCTAVO_DEVICE bool hides_keys(const Keys& keys, i32 full_begin, i32 full_end) {
+  // Whether some row does not see all keys: but for bits all rows see those that `tile` calls full.
+  template <class TileProgress>
+  static OCTAVO_DEVICE bool hides_keys(const Keys& keys, const TileProgress& tile) {
     bool hides = false;
     OCTAVO_UNROLL
     for (int b = 0; b < kBlocks; ++b)
-      hides = hides || keys.bits[b] >= 0 || needs_mask(keys.key[b], kKeys, full_begin, full_end);
+      hides = hides || keys.bits[b] >= 0 ||
+              needs_mask(keys.key[b], kKeys, tile.full_begin, tile.full_end);
     return hides;
   }
   // Hides the keys that a row does not see: those outside its limits, and those without a bit. Each

@@ -138,6 +138,7 @@ struct Consumer {
     rows.sequence = t.sequence;
     rows.batch = t.batch;
     rows.head = t.head;
+    rows.take_column_tile(rows.head);
     rows.first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
     if (starts_at_diagonal(C)) rows.alibi_slope = t.alibi_slope;
     ptx::pin(rows.lane);
@@ -164,10 +165,7 @@ struct Consumer {
   }
   // Releases K of an own block, and Q after the tile's last one.
   OCTAVO_DEVICE void release_k() {
-    if (has_block_mask(C)) {
-      listed = Listed::read(k.stage());
-      progress.n = listed.key[0];
-    }
+    if (has_block_mask(C)) progress.n = (listed = Listed::read(k.stage())).key[0];
     // Lane 0 arrives for the warp: no lane may still be reading the scales or the listed block.
     if (scaled_keys(C) > 0 || has_block_mask(C)) ptx::warp_sync();
     release_k_stage();
@@ -175,6 +173,7 @@ struct Consumer {
   }
   // Releases K of a block that only other warpgroups need. Only warp_sync keeps the lanes together.
   OCTAVO_DEVICE void skip_k() {
+    if constexpr (k_slices(C) > 1) KSlices<G>::skip(*this);
     ptx::spare("a later load was seen, of V or of the next tile, so K of this one has been issued");
     ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
     ptx::warp_sync();
@@ -238,8 +237,7 @@ struct Consumer {
   OCTAVO_DEVICE i32 key() const { return progress.n; }
   OCTAVO_DEVICE RowTile rows() const { return row_tile(tile_number); }
   OCTAVO_DEVICE bool hides_keys() const {
-    if (has_block_mask(C))
-      return Listed::hides_keys(listed, progress.full_begin, progress.full_end);
+    if (has_block_mask(C)) return Listed::hides_keys(listed, progress);
     return needs_mask(progress.n, C.block_n, progress.full_begin, progress.full_end);
   }
   OCTAVO_DEVICE void modify(typename N::Scores& scores) {
@@ -343,7 +341,7 @@ struct ForwardKernel {
       ScoreModifier<G>::Tensors::init_barriers(group);
     }
     OCTAVO_UNROLL
-    for (u32 stage = 0; stage < C.stages; ++stage) {
+    for (u32 stage = 0; stage < C.stages * k_slices(C); ++stage) {
       ptx::mbarrier_init(G::k_full(stage), scaled_keys(C) > 0 ? 2 : 1);
       ptx::mbarrier_init(G::k_empty(stage), kConsumerWarps);
       ptx::mbarrier_init(G::v_full(stage), 1);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -201,11 +202,12 @@ int block_mask_stages(Sm90ForwardConfig c) {
   return c.stages;
 }
 
-// The keys and the order of the products of an 8-bit kernel with a block mask: the first that
-// registers and two stages hold. Wide slices of P V leave few waits, and as in the dense kernels
-// Q K^T is queued behind the last one. Of blocks of 64, two are one block of keys.
+// The keys and the order of the products of an 8-bit kernel with a block mask: the first for
+// which there are registers and two stages; one that held more than 232 registers spilled. Wide
+// slices of P V leave few waits, and as in the dense kernels Q K^T is queued behind the last one.
+// Of blocks of 64, two are one block of keys.
 void set_8bit_products(Sm90ForwardConfig& c) {
-  constexpr int kWidest = 128, kNarrow = 64;
+  constexpr int kWidest = 128, kNarrow = 64, kMostHeld = 232;
   for (const int narrowest : {std::min(kNarrow, c.head_dim), 16})
     for (const int keys : {128, 64, 32})
       for (int columns = std::min(kWidest, c.head_dim); columns >= narrowest; columns -= 16)
@@ -214,7 +216,7 @@ void set_8bit_products(Sm90ForwardConfig& c) {
           c.pv_columns = columns;
           c.schedule = schedule;
           if (c.head_dim % columns == 0 && block_mask_stages(c) > 1 &&
-              sm90::registers_held(c) <= sm90::register_budget(c))
+              sm90::registers_held(c) <= std::min(sm90::register_budget(c), kMostHeld))
             return;
         }
 }
@@ -247,6 +249,31 @@ Sm90ForwardConfig block_mask_config(const Problem& p, ScoreType scores) {
   c.sum_rounded_p = sm90::is_8bit_pv(c) && !p.lse;
   if (sm90::is_8bit_pv(c)) set_8bit_products(c);
   c.stages = std::max(block_mask_stages(c), 1);
+  return c;
+}
+
+// The configuration for more than 256 columns of Q and K or of V: the most stages, then the most
+// keys at once, for which there are shared memory and registers.
+Sm90ForwardConfig wide_config(const Problem& p) {
+  const auto columns = [](std::int64_t head_dim) {
+    constexpr std::array<int, 7> kColumns = {64, 96, 128, 192, 256, 384, 512};
+    return *std::lower_bound(kColumns.begin(), kColumns.end(), static_cast<int>(head_dim));
+  };
+  Sm90ForwardConfig c;
+  c.element = c.v_element = element_of(p.q);
+  c.head_dim = columns(p.head_dim);
+  c.head_dim_v = columns(p.head_dim_v);
+  if (c.head_dim_v == c.head_dim) c.head_dim_v = 0;
+  c.warpgroups = 2;
+  c.sum_rounded_p = false;
+  c.output = {.element = element_of(p.out), .amax = p.out_amax};
+  c.modifiers = modifiers_of(p);
+  if (p.bias) c.modifiers.bias_element = element_of(*p.bias);
+  const int most_keys = sm90::v_columns(c) > 192 ? 80 : 96;
+  constexpr int kFewestKeys = 64;
+  for (c.stages = 2; c.stages > 0; --c.stages)
+    for (c.block_n = most_keys; c.block_n >= kFewestKeys; c.block_n -= 16)
+      if (feasible(c, 90, sm90::kSmemBytes).ok()) return c;
   return c;
 }
 
@@ -331,6 +358,14 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
     chosen.reason = fmt::format("tiles of {} rows by {} keys: blocks of the block mask",
                                 sm90::block_m(chosen.config), chosen.config.block_n);
     chosen.early_start = (p.options.overlap_launch || follows_quantizers(resolved)) && !p.out_amax;
+    return chosen;
+  }
+  if (std::max(p.head_dim, p.head_dim_v) > sm90::kMaxTileColumns) {
+    chosen.config = wide_config(p);
+    chosen.reason = fmt::format(
+        "tiles of {} rows by {} keys{}", sm90::block_m(chosen.config), chosen.config.block_n,
+        sm90::column_tiles(chosen.config) > 1 ? ", for half of the columns of V each" : "");
+    chosen.early_start = p.options.overlap_launch && !p.out_amax;
     return chosen;
   }
   double best = std::numeric_limits<double>::infinity();
