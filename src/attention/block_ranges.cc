@@ -25,6 +25,9 @@ std::int64_t blocks_of(std::int64_t rows, std::int64_t block_size) {
 Status check_sizes(const KeyRanges& ranges, std::int64_t block_size) {
   if (block_size != 64 && block_size != 128)
     return invalid("block_size", fmt::format("{}", block_size), "64, 128");
+  if (ranges.causal > Causal::bottom_right)
+    return invalid("ranges.causal", fmt::format("{}", static_cast<int>(ranges.causal)),
+                   "none, top_left, bottom_right");
   for (const auto& [what, is, least] : {std::tuple{"ranges.batch", ranges.batch, 1},
                                         {"ranges.heads", ranges.heads, 1},
                                         {"ranges.seqlen_q", ranges.seqlen_q, 0},
