@@ -10,7 +10,7 @@ import textwrap
 
 # Pages of the site, and the headers that each describes.
 HEADERS = {
-    "reference/cpp.md": ("C++", ["octavo.hpp"]),
+    "reference/cpp.md": ("C++", ["octavo.hpp", "block_mask.hpp"]),
     "reference/kv_cache_cpp.md": ("KV caches in C++", ["kv_cache.hpp"]),
     "reference/c.md": ("C", ["octavo.h"]),
     "reference/headers.md": ("Checks, benchmarks and kernels in C++", [

@@ -183,8 +183,12 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
       }
     } else {
       mask_f32<G>(scores.s, p, tile, n);
-      find_largest(scores);  // the largest may be hidden now
+      after_hiding(scores);
     }
+  }
+  // The largest may be hidden now.
+  static OCTAVO_DEVICE void after_hiding(Scores& scores) {
+    if (!kBiased) find_largest(scores);
   }
   static OCTAVO_DEVICE void negate(Scores& scores) {
     OCTAVO_UNROLL
