@@ -1,0 +1,1 @@
+#include "evolve/candidate.h"
