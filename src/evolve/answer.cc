@@ -22,18 +22,20 @@ Result<Proposal> proposal_of(const nlohmann::json& json) {
   Proposal proposal;
   proposal.parent = "current";
   Lever whole;
-  for (const auto& [key, field] :
-       {std::pair{"parent", &proposal.parent}, {"other_parent", &proposal.other_parent},
-        {"rationale", &proposal.rationale}, {"tag", &whole.tag}, {"config", &whole.config},
-        {"patch", &whole.patch}}) {
+  for (const auto& [key, field] : {std::pair{"parent", &proposal.parent},
+                                   {"other_parent", &proposal.other_parent},
+                                   {"rationale", &proposal.rationale},
+                                   {"tag", &whole.tag},
+                                   {"config", &whole.config},
+                                   {"patch", &whole.patch}}) {
     const auto found = json.find(key);
     if (found == json.end() || found->is_null()) continue;
     if (!found->is_string())
       return invalid(fmt::format("the candidate's {}", key), found->type_name(), "text");
     *field = found->get<std::string>();
     if (field->size() > kMostText)
-      return invalid(fmt::format("the candidate's {}", key),
-                     fmt::format("{} bytes", field->size()), "up to 1 MiB");
+      return invalid(fmt::format("the candidate's {}", key), fmt::format("{} bytes", field->size()),
+                     "up to 1 MiB");
   }
   if (const auto found = json.find("levers"); found != json.end()) {
     Result<std::vector<Lever>> levers = levers_from_json(*found);
@@ -51,8 +53,8 @@ Result<Proposal> proposal_of(const nlohmann::json& json) {
 
 std::vector<Proposal> proposals_of_list(const nlohmann::json& list, std::size_t most) {
   if (!list.is_array())
-    return {refused(fmt::format("The generator's candidates are {}; supported: an array.",
-                                list.type_name()))};
+    return {refused(
+        fmt::format("The generator's candidates are {}; supported: an array.", list.type_name()))};
   std::vector<Proposal> proposals;
   for (const nlohmann::json& one : list) {
     if (proposals.size() == most) break;
@@ -85,8 +87,9 @@ std::vector<Proposal> proposals_of(std::string_view answer, std::size_t most) {
     return {refused(fmt::format("The generator's answer of {} bytes is not JSON; it begins '{}'.",
                                 answer.size(), printable(answer.substr(0, 40))))};
   if (!json.is_object() || !json.contains("candidates"))
-    return {refused("The generator's answer has no member candidates; supported: an object with "
-                    "an array of that name.")};
+    return {
+        refused("The generator's answer has no member candidates; supported: an object with "
+                "an array of that name.")};
   return proposals_of_list(json["candidates"], most);
 }
 

@@ -45,9 +45,8 @@ Result<std::vector<Lever>> levers_from_json(const nlohmann::json& json) {
   for (const nlohmann::json& one : json) {
     if (!one.is_object()) return invalid("a lever", one.type_name(), "an object");
     Lever lever;
-    for (const auto& [key, field] : {std::pair{"tag", &lever.tag},
-                                     {"config", &lever.config},
-                                     {"patch", &lever.patch}}) {
+    for (const auto& [key, field] :
+         {std::pair{"tag", &lever.tag}, {"config", &lever.config}, {"patch", &lever.patch}}) {
       Result<std::string> text = text_of(one, key);
       if (!text.ok()) return text.status();
       *field = *std::move(text);

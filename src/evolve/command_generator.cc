@@ -7,10 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 
 #include "base/error.h"
 #include "evolve/generator.h"
@@ -94,7 +94,8 @@ class Program {
   Result<std::string> exchange() {
     (void)::setpgid(pid_, pid_);
     (void)::fcntl(in_.write, F_SETFL, O_NONBLOCK);
-    const auto deadline = Clock::now() + std::chrono::duration<double>(options_.time_limit_s);
+    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                             std::chrono::duration<double>(options_.time_limit_s));
     std::size_t written = 0;
     std::string output;
     for (;;) {
@@ -102,8 +103,8 @@ class Program {
           std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
       if (left <= 0) return failed(fmt::format("did not end within {:g} s", options_.time_limit_s));
       std::array<pollfd, 2> ready = {pollfd{out_.read, POLLIN, 0}, pollfd{in_.write, POLLOUT, 0}};
-      const int count =
-          ::poll(ready.data(), in_.write < 0 ? 1 : 2, static_cast<int>(std::min<long long>(left, 1000)));
+      const int count = ::poll(ready.data(), in_.write < 0 ? 1 : 2,
+                               static_cast<int>(std::min<long long>(left, 1000)));
       if (count < 0 && errno != EINTR) return failed("cannot be waited for");
       if (count <= 0) continue;
       if (in_.write >= 0 && ready[1].revents != 0) feed(written);
@@ -126,35 +127,37 @@ class Program {
     if (refused || written == input_.size()) in_.close_write();
   }
 
-  // Its output is complete; it may still run.
-  Result<std::string> ended(Clock::time_point deadline, std::string output) {
-    int status = 0;
+  // Its output is complete; it may still run. It is not reaped here: until end() its number, which
+  // is also that of its group, cannot be given to another process.
+  Result<std::string> ended(Clock::time_point deadline, std::string output) const {
+    siginfo_t info{};
     for (;;) {
-      const pid_t done = ::waitpid(pid_, &status, WNOHANG);
-      if (done == pid_) break;
-      if (done < 0 && errno != EINTR) return failed("cannot be waited for");
+      const int waited =
+          ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+      if (waited != 0 && errno != EINTR) return failed("cannot be waited for");
+      if (waited == 0 && info.si_pid == pid_) break;
       if (Clock::now() > deadline)
         return failed(fmt::format("did not end within {:g} s", options_.time_limit_s));
       (void)::usleep(1000);
     }
-    is_reaped_ = true;
-    if (WIFSIGNALED(status)) return failed(fmt::format("was ended by signal {}", WTERMSIG(status)));
-    if (WEXITSTATUS(status) != 0)
-      return failed(fmt::format("ended with exit code {}", WEXITSTATUS(status)));
+    if (info.si_code != CLD_EXITED)
+      return failed(fmt::format("was ended by signal {}", info.si_status));
+    if (info.si_status != 0) return failed(fmt::format("ended with exit code {}", info.si_status));
     return output;
   }
 
+  // With whatever it started.
   void end() {
     if (pid_ <= 0) return;
     (void)::kill(-pid_, SIGKILL);
-    if (!is_reaped_) (void)::waitpid(pid_, nullptr, 0);
+    (void)::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
   }
 
   const CommandOptions& options_;
   const std::string input_;
   Pipe in_, out_;
   pid_t pid_ = -1;
-  bool is_reaped_ = false;
 };
 
 class CommandGenerator final : public Generator {
@@ -162,9 +165,8 @@ class CommandGenerator final : public Generator {
   explicit CommandGenerator(CommandOptions options) : options_(std::move(options)) {}
   std::string_view name() const override { return "command"; }
   std::vector<Proposal> propose(const Request& request) override {
-    const std::string input =
-        document(request.guidance, request.generation, request.count)
-            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const std::string input = document(request.guidance, request.generation, request.count)
+                                  .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     const Result<std::string> answer = Program(options_, input).run();
     if (answer.ok()) return proposals_of(*answer, static_cast<std::size_t>(request.count));
     Proposal refusal;

@@ -49,8 +49,8 @@ std::vector<double> weights_of(const Guidance& guidance) {
     if (!insight.not_measured.empty()) continue;
     for (std::size_t i = 0; i < weights.size(); ++i)
       if (guidance.space->fields()[i].name == insight.tag)
-        weights[i] = std::max(weights[i],
-                              1 + std::min(3.0, kPerLog * std::abs(std::log(insight.speedup.value))));
+        weights[i] = std::max(
+            weights[i], 1 + std::min(3.0, kPerLog * std::abs(std::log(insight.speedup.value))));
   }
   return weights;
 }

@@ -31,7 +31,8 @@ std::string text_of(const T& value) {
 template <class Config>
 Values values_of(Config config) {
   Values values;
-  visit_values(config, [&](const std::string& name, auto& field) { values[name] = text_of(field); });
+  visit_values(config,
+               [&](const std::string& name, auto& field) { values[name] = text_of(field); });
   return values;
 }
 
@@ -132,9 +133,9 @@ Result<std::string> ConfigSpace::complete(std::string_view text, const std::stri
     const bool is_free = std::any_of(fields_.begin(), fields_.end(),
                                      [&](const ConfigField& field) { return field.name == name; });
     if (!is_free && value != before.at(name))
-      return invalid(fmt::format("config.{}", name), value,
-                     fmt::format("{} as in the task, because it changes what is computed",
-                                 before.at(name)));
+      return invalid(
+          fmt::format("config.{}", name), value,
+          fmt::format("{} as in the task, because it changes what is computed", before.at(name)));
   }
   OCTAVO_RETURN_IF_ERROR(std::visit([](const auto& c) { return is_feasible(c); }, *config));
   return std::visit([](const auto& c) { return to_text(c); }, *config);

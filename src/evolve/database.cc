@@ -18,7 +18,8 @@ namespace {
 Result<Sqlite> open_sqlite() {
   const char* const named = std::getenv("OCTAVO_SQLITE");
   const bool is_named = named != nullptr && *named != '\0';
-  for (const char* name : {is_named ? named : "libsqlite3.so.0", is_named ? named : "libsqlite3.so"}) {
+  for (const char* name :
+       {is_named ? named : "libsqlite3.so.0", is_named ? named : "libsqlite3.so"}) {
     void* const handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) continue;
     SymbolLoader loader([handle](const char* symbol) { return dlsym(handle, symbol); });

@@ -21,9 +21,9 @@ class Value {
  public:
   enum class Kind : std::uint8_t { null, integer, real, text };
   Value() = default;
-  Value(std::int64_t value) : kind_(Kind::integer), integer_(value) {}  // NOLINT: a variant
-  Value(int value) : Value(std::int64_t{value}) {}                      // NOLINT
-  Value(double value) : kind_(Kind::real), real_(value) {}              // NOLINT
+  Value(std::int64_t value) : kind_(Kind::integer), integer_(value) {}      // NOLINT: a variant
+  Value(int value) : Value(std::int64_t{value}) {}                          // NOLINT
+  Value(double value) : kind_(Kind::real), real_(value) {}                  // NOLINT
   Value(std::string value) : kind_(Kind::text), text_(std::move(value)) {}  // NOLINT
   Value(std::string_view value) : Value(std::string(value)) {}              // NOLINT
   Value(const char* value) : Value(std::string(value)) {}                   // NOLINT

@@ -15,8 +15,8 @@ namespace octavo::evolve {
 
 // A candidate as its author writes it: levers on top of a known kernel.
 struct Proposal {
-  std::string parent;              // the id of the kernel that the levers change
-  std::string other_parent;        // of a crossover
+  std::string parent;        // the id of the kernel that the levers change
+  std::string other_parent;  // of a crossover
   std::vector<Lever> levers;
   std::string rationale;
   // What the author sent could not be understood: a candidate that is rejected with this reason.

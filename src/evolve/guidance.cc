@@ -21,33 +21,30 @@ nlohmann::json speedup_json(const Speedup& s) {
 }
 
 nlohmann::json shape_json(const BenchCase& shape) {
-  return {{"name", shape.name},
-          {"batch", shape.batch},
-          {"heads", shape.heads},
-          {"heads_kv", shape.heads_kv.value_or(shape.heads)},
-          {"seqlen_q", shape.length},
-          {"seqlen_kv", shape.length_kv.value_or(shape.length)},
+  return {{"name", shape.name},        {"batch", shape.batch},
+          {"heads", shape.heads},      {"heads_kv", shape.heads_kv.value_or(shape.heads)},
+          {"seqlen_q", shape.length},  {"seqlen_kv", shape.length_kv.value_or(shape.length)},
           {"head_dim", shape.head_dim}};
 }
 
 nlohmann::json task_json(const Guidance& g) {
   nlohmann::json shapes = nlohmann::json::array();
   for (const BenchCase& shape : g.task->shapes) shapes.push_back(shape_json(shape));
-  return {{"objective",
-           "the largest geometric mean, over the shapes, of the base's time over the candidate's"},
-          {"kernel", g.task->kernel},
-          {"dtype", name(g.task->dtype)},
-          {"precision", name(g.task->attention.precision)},
-          {"causal", name(g.task->attention.causal)},
-          {"shapes", shapes},
-          {"base", g.space->base()},
-          {"current",
-           {{"id", g.current.id}, {"config", g.current.config}, {"patch", g.current.patch}}},
-          {"constraints",
-           {"patches change only the listed sources",
-            "the result is right for every shape, also those not listed",
-            "the declared number formats are the ones used", "no register is spilled",
-            "no clock is read, and nothing is kept from one launch to the next"}}};
+  return {
+      {"objective",
+       "the largest geometric mean, over the shapes, of the base's time over the candidate's"},
+      {"kernel", g.task->kernel},
+      {"dtype", name(g.task->dtype)},
+      {"precision", name(g.task->attention.precision)},
+      {"causal", name(g.task->attention.causal)},
+      {"shapes", shapes},
+      {"base", g.space->base()},
+      {"current", {{"id", g.current.id}, {"config", g.current.config}, {"patch", g.current.patch}}},
+      {"constraints",
+       {"patches change only the listed sources",
+        "the result is right for every shape, also those not listed",
+        "the declared number formats are the ones used", "no register is spilled",
+        "no clock is read, and nothing is kept from one launch to the next"}}};
 }
 
 nlohmann::json levers_json(const ConfigSpace& space) {

@@ -30,8 +30,8 @@ struct Elite {
 struct Insight {
   std::string candidate;  // the id of the kernel
   std::string tag;
-  std::string change;  // "block_n: 64 -> 128", or the tag of a patch
-  Speedup speedup;     // of the kernel over itself without the lever
+  std::string change;        // "block_n: 64 -> 128", or the tag of a patch
+  Speedup speedup;           // of the kernel over itself without the lever
   std::string not_measured;  // why speedup is not; empty if it is
 };
 
