@@ -1,8 +1,11 @@
 // A candidate kernel of `octavo evolve`: a configuration, or a patch to the device sources.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include "octavo/octavo.hpp"
 
 namespace octavo::evolve {
 
@@ -30,5 +33,12 @@ struct Candidate {
   std::string rationale;  // the author's reason, in words; never taken for a measured effect
   bool operator==(const Candidate&) const = default;
 };
+
+// Of what the gates look at: candidates with the same digest are the same.
+std::string content_digest(const Candidate& candidate);
+
+nlohmann::json to_json(const std::vector<Lever>& levers);
+// Of JSON from a generator: an error names what is wrong with it.
+Result<std::vector<Lever>> levers_from_json(const nlohmann::json& json);
 
 }  // namespace octavo::evolve

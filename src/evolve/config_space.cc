@@ -1,0 +1,186 @@
+#include "evolve/config_space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <type_traits>
+
+#include "base/error.h"
+#include "gpu/forward/sm80_forward.h"
+#include "gpu/forward/sm90_forward.h"
+#include "gpu/jit/config_fields.h"
+#include "gpu/jit/config_text.h"
+
+namespace octavo::evolve {
+namespace {
+
+using Values = std::map<std::string, std::string>;
+
+template <class T>
+std::string text_of(const T& value) {
+  if constexpr (std::is_same_v<T, bool>)
+    return value ? "true" : "false";
+  else if constexpr (std::is_enum_v<T>)
+    return std::string(EnumText<T>::kNames.at(static_cast<std::size_t>(value)));
+  else
+    return fmt::format("{}", value);
+}
+
+template <class Config>
+Values values_of(Config config) {
+  Values values;
+  visit_values(config,
+               [&](const std::string& name, auto& field) { values[name] = text_of(field); });
+  return values;
+}
+
+std::vector<std::string> texts(std::initializer_list<int> numbers) {
+  std::vector<std::string> list;
+  for (const int number : numbers) list.push_back(fmt::format("{}", number));
+  return list;
+}
+const std::vector<std::string> kEither = {"false", "true"};
+
+std::vector<ConfigField> fields_of(const Sm90ForwardConfig& c) {
+  std::vector<ConfigField> fields = {
+      {"warpgroups", texts({1, 2, 3, 4})},
+      {"block_n", texts({32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256})},
+      {"stages", texts({1, 2, 3, 4, 5, 6})},
+      {"schedule", {"qk_first", "pv_first", "pv_first_queued", "in_turn"}},
+      {"min_ctas", texts({1, 2, 3, 4})},
+      {"row_groups", texts({0, 1, 2, 4})},
+      {"cluster", texts({1, 2, 4})},
+      {"sum_rounded_p", kEither}};
+  if (!sm90::is_8bit_pv(c)) return fields;
+  fields.push_back({"pv_columns", texts({16, 32, 64, 96, 128, 192, 256})});
+  fields.push_back({"pv_buffers", texts({1, 2})});
+  return fields;
+}
+
+std::vector<ConfigField> fields_of(const Sm80ForwardConfig&) {
+  return {{"block_m", texts({16, 32, 64, 128})},
+          {"block_n", texts({16, 32, 64, 128})},
+          {"warps_m", texts({1, 2, 4, 8})},
+          {"warps_n", texts({1, 2, 4, 8})},
+          {"stages", texts({1, 2, 3, 4})},
+          {"v_barrier", kEither},
+          {"q_in_registers", kEither},
+          {"k_tiles", texts({1, 2, 4, 8})},
+          {"v_tiles", texts({1, 2, 4, 8})},
+          {"producer_warps", texts({0, 1, 2, 4})},
+          {"persistent", kEither},
+          {"unroll", texts({1, 2})},
+          {"keep_kv", kEither}};
+}
+
+Status is_feasible(const Sm90ForwardConfig& c) { return feasible(c, 90); }
+Status is_feasible(const Sm80ForwardConfig& c) { return feasible(c, c.arch); }
+
+Result<Sm90ForwardConfig> parsed(std::string_view text, const Sm90ForwardConfig& defaults) {
+  return parse_sm90_forward(text, defaults);
+}
+Result<Sm80ForwardConfig> parsed(std::string_view text, const Sm80ForwardConfig& defaults) {
+  return parse_sm80_forward(text, defaults);
+}
+
+}  // namespace
+
+Result<ConfigSpace::Config> ConfigSpace::parse(std::string_view text,
+                                               const Config& defaults) const {
+  return std::visit(
+      [&](const auto& from) -> Result<Config> {
+        const auto config = parsed(text, from);
+        if (!config.ok()) return config.status();
+        return Config(*config);
+      },
+      defaults);
+}
+
+Result<ConfigSpace> ConfigSpace::around(std::string_view config) {
+  ConfigSpace space;
+  if (names_sm90_forward(config)) {
+    space.kernel_ = "sm90_forward";
+    space.base_config_ = Sm90ForwardConfig{};
+  } else if (names_decode(config)) {
+    return unsupported("the configuration", fmt::format("'{}'", config),
+                       "Sm90ForwardConfig, Sm80ForwardConfig");
+  } else {
+    space.kernel_ = "sm80_forward";
+    space.base_config_ = Sm80ForwardConfig{};
+  }
+  const Result<Config> base = space.parse(config, space.base_config_);
+  if (!base.ok()) return base.status();
+  space.base_config_ = *base;
+  const Status status = std::visit([](const auto& c) { return is_feasible(c); }, *base);
+  OCTAVO_RETURN_IF_ERROR(status);
+  space.base_ = std::visit([](const auto& c) { return to_text(c); }, *base);
+  space.fields_ = std::visit([](const auto& c) { return fields_of(c); }, *base);
+  return space;
+}
+
+Result<std::string> ConfigSpace::complete(std::string_view text, const std::string& from) const {
+  const Result<Config> defaults = parse(from, base_config_);
+  if (!defaults.ok()) return defaults.status();
+  const Result<Config> config = parse(text, *defaults);
+  if (!config.ok()) return config.status();
+  const auto values = [](const Config& c) {
+    return std::visit([](const auto& each) { return values_of(each); }, c);
+  };
+  const Values before = values(base_config_);
+  for (const auto& [name, value] : values(*config)) {
+    const bool is_free = std::any_of(fields_.begin(), fields_.end(),
+                                     [&](const ConfigField& field) { return field.name == name; });
+    if (!is_free && value != before.at(name))
+      return invalid(
+          fmt::format("config.{}", name), value,
+          fmt::format("{} as in the task, because it changes what is computed", before.at(name)));
+  }
+  OCTAVO_RETURN_IF_ERROR(std::visit([](const auto& c) { return is_feasible(c); }, *config));
+  return std::visit([](const auto& c) { return to_text(c); }, *config);
+}
+
+std::string ConfigSpace::value(const std::string& config, std::string_view field) const {
+  const Result<Config> parsed_config = parse(config, base_config_);
+  if (!parsed_config.ok()) return {};
+  const Values values =
+      std::visit([](const auto& each) { return values_of(each); }, *parsed_config);
+  const auto found = values.find(std::string(field));
+  return found == values.end() ? std::string() : found->second;
+}
+
+std::vector<Lever> ConfigSpace::levers(const std::string& from, const std::string& to) const {
+  std::vector<Lever> levers;
+  for (const ConfigField& field : fields_) {
+    const std::string now = value(to, field.name);
+    if (now != value(from, field.name))
+      levers.push_back({field.name, fmt::format("{}={}", field.name, now), ""});
+  }
+  return levers;
+}
+
+std::string ConfigSpace::brief(const std::string& config) const {
+  const Result<Config> parsed_config = parse(config, base_config_);
+  if (!parsed_config.ok()) return config;
+  return std::visit([](const auto& c) { return brief_text(c); }, *parsed_config);
+}
+
+std::vector<std::string> ConfigSpace::all(std::size_t most) const {
+  std::vector<std::string> found;
+  // Counts through the values like an odometer. Whole texts are parsed only once per combination.
+  std::vector<std::size_t> at(fields_.size(), 0);
+  while (found.size() < most) {
+    std::string text;
+    for (std::size_t i = 0; i < fields_.size(); ++i)
+      text += fmt::format("{}{}={}", i == 0 ? "" : ",", fields_[i].name, fields_[i].values[at[i]]);
+    if (Result<std::string> config = complete(text); config.ok())
+      found.push_back(*std::move(config));
+    std::size_t digit = fields_.size();
+    while (digit > 0 && ++at[digit - 1] == fields_[digit - 1].values.size()) at[--digit] = 0;
+    if (digit == 0) break;
+  }
+  return found;
+}
+
+}  // namespace octavo::evolve
