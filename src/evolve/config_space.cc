@@ -12,6 +12,7 @@
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_fields.h"
 #include "gpu/jit/config_text.h"
+#include "gpu/ladder/ladder.h"
 
 namespace octavo::evolve {
 namespace {
@@ -28,6 +29,8 @@ std::string text_of(const T& value) {
     return fmt::format("{}", value);
 }
 
+Values values_of(const LadderConfig& config) { return {{"rung", to_text(config)}}; }
+
 template <class Config>
 Values values_of(Config config) {
   Values values;
@@ -41,7 +44,7 @@ std::vector<std::string> texts(std::initializer_list<int> numbers) {
   for (const int number : numbers) list.push_back(fmt::format("{}", number));
   return list;
 }
-const std::vector<std::string> kEither = {"false", "true"};
+std::vector<std::string> either() { return {"false", "true"}; }
 
 std::vector<ConfigField> fields_of(const Sm90ForwardConfig& c) {
   std::vector<ConfigField> fields = {
@@ -52,7 +55,7 @@ std::vector<ConfigField> fields_of(const Sm90ForwardConfig& c) {
       {"min_ctas", texts({1, 2, 3, 4})},
       {"row_groups", texts({0, 1, 2, 4})},
       {"cluster", texts({1, 2, 4})},
-      {"sum_rounded_p", kEither}};
+      {"sum_rounded_p", either()}};
   if (!sm90::is_8bit_pv(c)) return fields;
   fields.push_back({"pv_columns", texts({16, 32, 64, 96, 128, 192, 256})});
   fields.push_back({"pv_buffers", texts({1, 2})});
@@ -65,16 +68,19 @@ std::vector<ConfigField> fields_of(const Sm80ForwardConfig&) {
           {"warps_m", texts({1, 2, 4, 8})},
           {"warps_n", texts({1, 2, 4, 8})},
           {"stages", texts({1, 2, 3, 4})},
-          {"v_barrier", kEither},
-          {"q_in_registers", kEither},
+          {"v_barrier", either()},
+          {"q_in_registers", either()},
           {"k_tiles", texts({1, 2, 4, 8})},
           {"v_tiles", texts({1, 2, 4, 8})},
           {"producer_warps", texts({0, 1, 2, 4})},
-          {"persistent", kEither},
+          {"persistent", either()},
           {"unroll", texts({1, 2})},
-          {"keep_kv", kEither}};
+          {"keep_kv", either()}};
 }
 
+std::vector<ConfigField> fields_of(const LadderConfig&) { return {}; }
+
+Status is_feasible(const LadderConfig&) { return {}; }
 Status is_feasible(const Sm90ForwardConfig& c) { return feasible(c, 90); }
 Status is_feasible(const Sm80ForwardConfig& c) { return feasible(c, c.arch); }
 
@@ -85,15 +91,20 @@ Result<Sm80ForwardConfig> parsed(std::string_view text, const Sm80ForwardConfig&
   return parse_sm80_forward(text, defaults);
 }
 
+Result<LadderConfig> parsed(std::string_view text, const LadderConfig& defaults) {
+  if (text.empty()) return defaults;
+  return parse_ladder(text);
+}
+
 }  // namespace
 
-Result<ConfigSpace::Config> ConfigSpace::parse(std::string_view text,
-                                               const Config& defaults) const {
+Result<KernelConfig> ConfigSpace::parse(std::string_view text,
+                                        const KernelConfig& defaults) const {
   return std::visit(
-      [&](const auto& from) -> Result<Config> {
+      [&](const auto& from) -> Result<KernelConfig> {
         const auto config = parsed(text, from);
         if (!config.ok()) return config.status();
-        return Config(*config);
+        return KernelConfig(*config);
       },
       defaults);
 }
@@ -103,14 +114,17 @@ Result<ConfigSpace> ConfigSpace::around(std::string_view config) {
   if (names_sm90_forward(config)) {
     space.kernel_ = "sm90_forward";
     space.base_config_ = Sm90ForwardConfig{};
+  } else if (config.starts_with("rung=")) {
+    space.kernel_ = "ladder";
+    space.base_config_ = LadderConfig{};
   } else if (names_decode(config)) {
     return unsupported("the configuration", fmt::format("'{}'", config),
-                       "Sm90ForwardConfig, Sm80ForwardConfig");
+                       "Sm90ForwardConfig, Sm80ForwardConfig, a kernel of the ladder");
   } else {
     space.kernel_ = "sm80_forward";
     space.base_config_ = Sm80ForwardConfig{};
   }
-  const Result<Config> base = space.parse(config, space.base_config_);
+  const Result<KernelConfig> base = space.parse(config, space.base_config_);
   if (!base.ok()) return base.status();
   space.base_config_ = *base;
   const Status status = std::visit([](const auto& c) { return is_feasible(c); }, *base);
@@ -121,11 +135,11 @@ Result<ConfigSpace> ConfigSpace::around(std::string_view config) {
 }
 
 Result<std::string> ConfigSpace::complete(std::string_view text, const std::string& from) const {
-  const Result<Config> defaults = parse(from, base_config_);
+  const Result<KernelConfig> defaults = parse(from, base_config_);
   if (!defaults.ok()) return defaults.status();
-  const Result<Config> config = parse(text, *defaults);
+  const Result<KernelConfig> config = parse(text, *defaults);
   if (!config.ok()) return config.status();
-  const auto values = [](const Config& c) {
+  const auto values = [](const KernelConfig& c) {
     return std::visit([](const auto& each) { return values_of(each); }, c);
   };
   const Values before = values(base_config_);
@@ -142,7 +156,7 @@ Result<std::string> ConfigSpace::complete(std::string_view text, const std::stri
 }
 
 std::string ConfigSpace::value(const std::string& config, std::string_view field) const {
-  const Result<Config> parsed_config = parse(config, base_config_);
+  const Result<KernelConfig> parsed_config = parse(config, base_config_);
   if (!parsed_config.ok()) return {};
   const Values values =
       std::visit([](const auto& each) { return values_of(each); }, *parsed_config);
@@ -161,7 +175,7 @@ std::vector<Lever> ConfigSpace::levers(const std::string& from, const std::strin
 }
 
 std::string ConfigSpace::brief(const std::string& config) const {
-  const Result<Config> parsed_config = parse(config, base_config_);
+  const Result<KernelConfig> parsed_config = parse(config, base_config_);
   if (!parsed_config.ok()) return config;
   return std::visit([](const auto& c) { return brief_text(c); }, *parsed_config);
 }

@@ -4,12 +4,10 @@
 
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
-#include "config/sm80_forward.h"
-#include "config/sm90_forward.h"
 #include "evolve/candidate.h"
+#include "evolve/gates/kernel_family.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo::evolve {
@@ -21,8 +19,9 @@ struct ConfigField {
 
 class ConfigSpace {
  public:
-  // Around a configuration, as text with or without the name of its family. Its other fields
-  // (operands, head_dim, scores, output, modifiers) are the same in every configuration.
+  // Around a configuration, as text with or without the name of its family, or of a kernel of the
+  // ladder, which has no fields to change. Its other fields (operands, head_dim, scores, output,
+  // modifiers) are the same in every configuration.
   static Result<ConfigSpace> around(std::string_view config);
 
   const std::string& kernel() const { return kernel_; }  // "sm90_forward"
@@ -43,11 +42,10 @@ class ConfigSpace {
   std::vector<std::string> all(std::size_t most) const;
 
  private:
-  using Config = std::variant<Sm80ForwardConfig, Sm90ForwardConfig>;
-  Result<Config> parse(std::string_view text, const Config& defaults) const;
+  Result<KernelConfig> parse(std::string_view text, const KernelConfig& defaults) const;
 
   std::string kernel_, base_;
-  Config base_config_;
+  KernelConfig base_config_;
   std::vector<ConfigField> fields_;
 };
 

@@ -90,7 +90,10 @@ Status Engine::run_generation(const std::string& arm, int generation) {
   const std::vector<Record*> records = generation_of(arm, generation);
   std::vector<Candidate> pending;
   for (const Record* record : records)
-    if (!record->verdict) pending.push_back(record->candidate);
+    if (!record->verdict) {
+      make_directory(record->candidate);
+      pending.push_back(record->candidate);
+    }
   if (parts_.prepare && !pending.empty()) parts_.prepare(pending);
   for (Record* record : records) {
     if (record->verdict) continue;
@@ -113,6 +116,8 @@ Status Engine::run_generation(const std::string& arm, int generation) {
   if (stopped_) return {};
   std::vector<std::string> ids;
   for (const Ranked& elite : elites) ids.push_back(elite.id);
+  std::error_code ignored;
+  std::filesystem::remove_all(ledger_.directory() + "/work", ignored);
   OCTAVO_RETURN_IF_ERROR(ledger_.add(GenerationRecord{arm, generation, ids}));
   elites_[arm] = elites;
   generations_[arm] = generation + 1;
@@ -295,6 +300,13 @@ void Engine::show(const std::string& arm, int generation, const std::string& las
   parts_.progress(status);
 }
 
+// Empty: what a killed run has left there is not the candidate's.
+void Engine::make_directory(const Candidate& candidate) const {
+  std::error_code ignored;
+  std::filesystem::remove_all(directory_of(candidate), ignored);
+  std::filesystem::create_directories(directory_of(candidate), ignored);
+}
+
 std::string Engine::directory_of(const Candidate& candidate) const {
   return fmt::format("{}/work/{}", ledger_.directory(), candidate.id);
 }
@@ -366,9 +378,6 @@ void Engine::judge(Record& record) {
     return;
   }
   const std::string directory = directory_of(record.candidate);
-  std::error_code ignored;
-  std::filesystem::remove_all(directory, ignored);
-  std::filesystem::create_directories(directory, ignored);
   Context context{.task = settings_.task,
                   .seed = seed_for(settings_.seed, record.digest),
                   .directory = directory,
@@ -392,7 +401,6 @@ void Engine::judge(Record& record) {
     }
     if (outcome.verdict == Verdict::rejected) break;
   }
-  std::filesystem::remove_all(directory, ignored);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -400,6 +408,8 @@ void Engine::judge(Record& record) {
 
 Status Engine::consider(Record& record) {
   if (record.admission.empty()) {
+    std::error_code ignored;
+    std::filesystem::create_directories(directory_of(record.candidate), ignored);
     run_deferred_gates(record);
     if (record.admission.empty()) measure_again(record);
     OCTAVO_RETURN_IF_ERROR(ledger_.considered(record));
@@ -409,9 +419,6 @@ Status Engine::consider(Record& record) {
 
 void Engine::run_deferred_gates(Record& record) {
   const std::string directory = directory_of(record.candidate);
-  std::error_code ignored;
-  std::filesystem::remove_all(directory, ignored);
-  std::filesystem::create_directories(directory, ignored);
   Context context{.task = settings_.task,
                   .seed = seed_for(settings_.seed, record.digest, 1),
                   .directory = directory,
@@ -426,7 +433,6 @@ void Engine::run_deferred_gates(Record& record) {
     record.admission = fmt::format("{}: {}", gate->name(), outcome.reason);
     break;
   }
-  std::filesystem::remove_all(directory, ignored);
 }
 
 void Engine::measure_again(Record& record) {
@@ -441,7 +447,8 @@ void Engine::measure_again(Record& record) {
     const std::uint64_t seed =
         seed_for(settings_.seed, record.digest + " again", static_cast<std::uint64_t>(block));
     Result<Block> measured = parts_.measurer->measure(
-        settings_.task, {&base, &record.candidate, seed, settings_.again_rounds});
+        settings_.task, {&base, &record.candidate, seed, settings_.again_rounds,
+                         directory_of(record.candidate), settings_.gate_limit_s});
     if (!measured.ok()) {
       record.admission = measured.status().message();
       return;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "evolve/gates/policy.h"
 #include "gpu/jit/kernel_source.h"
 
 namespace octavo::evolve {
@@ -151,13 +152,20 @@ std::string prompt(const Guidance& g, int count) {
   return text;
 }
 
-std::vector<std::pair<std::string, std::string>> changeable_sources(const std::string& kernel) {
-  std::set<std::string> names;
-  collect(kernel == "sm90_forward" ? "device/sm90/forward.cuh" : "device/sm80/forward.cuh", names);
+std::vector<std::pair<std::string, std::string>> changeable_sources(const std::string& kernel,
+                                                                    const std::string& config) {
   std::vector<std::pair<std::string, std::string>> sources;
-  for (const std::string& name : names)
-    if (name.starts_with("device/") && !name.starts_with("device/ptx/"))
-      sources.emplace_back(name, find_embedded_source(name)->text);
+  const Result<KernelConfig> parsed = parse_config(kernel, config);
+  if (!parsed.ok()) return sources;
+  std::set<std::string> names;
+  collect(source_of(*parsed).include, names);
+  for (const std::string& name : names) {
+    const std::string text = find_embedded_source(name)->text;
+    // What the policy lets a patch change: it is asked about a comment at the end.
+    Patched patched;
+    patched.sources.push_back({name, text, text + "// \n"});
+    if (!judge_patch(patched)) sources.emplace_back(name, text);
+  }
   return sources;
 }
 

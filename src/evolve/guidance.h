@@ -54,6 +54,7 @@ nlohmann::json document(const Guidance& guidance, int generation, int count);
 std::string prompt(const Guidance& guidance, int count);
 
 // The sources that a kernel family includes and that the policy lets a patch change.
-std::vector<std::pair<std::string, std::string>> changeable_sources(const std::string& kernel);
+std::vector<std::pair<std::string, std::string>> changeable_sources(const std::string& kernel,
+ const std::string& kernel, const std::string& config);
 
 }  // namespace octavo::evolve

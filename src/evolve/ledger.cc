@@ -33,7 +33,7 @@ CREATE TABLE gates(
   PRIMARY KEY(candidate, at_admission, position));
 CREATE TABLE samples(
   candidate TEXT NOT NULL, phase TEXT NOT NULL, block INTEGER NOT NULL, shape INTEGER NOT NULL,
-  base_us TEXT NOT NULL, candidate_us TEXT NOT NULL,
+  base_us TEXT NOT NULL, candidate_us TEXT NOT NULL, clock_mhz REAL NOT NULL,
   PRIMARY KEY(candidate, phase, block, shape));
 CREATE TABLE effects(
   candidate TEXT NOT NULL, position INTEGER NOT NULL, tag TEXT NOT NULL, change TEXT NOT NULL,
@@ -216,9 +216,9 @@ Status Ledger::write_samples(const std::string& id, std::string_view phase,
     for (std::size_t shape = 0; shape < blocks[block].size(); ++shape) {
       const Rounds& rounds = blocks[block][shape];
       OCTAVO_RETURN_IF_ERROR(database_.run(
-          "INSERT OR REPLACE INTO samples VALUES(?,?,?,?,?,?)",
+          "INSERT OR REPLACE INTO samples VALUES(?,?,?,?,?,?,?)",
           {id, phase, static_cast<std::int64_t>(block), static_cast<std::int64_t>(shape),
-           dumped(rounds.base_us), dumped(rounds.candidate_us)}));
+           dumped(rounds.base_us), dumped(rounds.candidate_us), rounds.clock_mhz}));
     }
   return {};
 }

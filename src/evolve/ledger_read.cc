@@ -88,7 +88,7 @@ Status add_gates(const Database& database, std::map<std::string, Record*>& by_id
 
 Status add_samples(const Database& database, std::map<std::string, Record*>& by_id) {
   const Result<std::vector<Row>> rows = database.query(
-      "SELECT candidate,phase,block,shape,base_us,candidate_us FROM samples "
+      "SELECT candidate,phase,block,shape,base_us,candidate_us,clock_mhz FROM samples "
       "ORDER BY candidate,phase,block,shape");
   if (!rows.ok()) return rows.status();
   for (const Row& row : *rows) {
@@ -100,7 +100,7 @@ Status add_samples(const Database& database, std::map<std::string, Record*>& by_
     if (row[3].integer() == 0) blocks.emplace_back();
     if (blocks.empty() || static_cast<std::int64_t>(blocks.size()) != row[2].integer() + 1)
       return broken("samples");
-    blocks.back().push_back({*std::move(base), *std::move(candidate)});
+    blocks.back().push_back({*std::move(base), *std::move(candidate), row[6].real()});
   }
   return {};
 }

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "evolve/gate.h"
 #include "evolve/statistics.h"
@@ -14,6 +17,8 @@ struct MeasureRequest {
   const Candidate* candidate = nullptr;
   std::uint64_t seed = 0;  // of inputs, and of the order of the two kernels
   int rounds = 0;          // of each shape
+  std::string directory{};  // for compiled kernels; empty: the user's cache
+  double time_limit_s = 120;
 };
 
 class Measurer {
@@ -28,6 +33,13 @@ class Measurer {
   // The least time that the chip can take for a shape, from its peak; 0: unknown.
   virtual double floor_us(const Task& task, const BenchCase& shape) = 0;
 };
+
+// On the task's GPU, in a child process with its own context. The outputs of the last timed runs are
+// compared with the oracle.
+std::unique_ptr<Measurer> gpu_measurer();
+
+// The least time in which a chip can compute a shape: its work over the peak of the tensor cores.
+double tensor_floor_us(const Task& task, const BenchCase& shape);
 
 // Times the candidate and the task's base in turn, and lets only a faster one pass. Its figures
 // have the samples.

@@ -62,7 +62,8 @@ GateOutcome PerformanceGate::judge(const Candidate& candidate, const Context& co
   if (context.task.device.kind != Device::Kind::cuda)
     return {Verdict::not_done, "Not done: there is no GPU.", {}};
   const Result<Block> block =
-      measurer_.measure(context.task, {&base_, &candidate, context.seed, rounds_});
+      measurer_.measure(context.task, {&base_, &candidate, context.seed, rounds_,
+                                       context.directory, context.time_limit_s});
   if (!block.ok()) return {Verdict::rejected, block.status().message(), {}};
   const std::vector<Block> blocks = {*block};
   const Comparison comparison = compare(blocks);
@@ -82,7 +83,9 @@ nlohmann::json to_json(const std::vector<Block>& blocks) {
   for (const Block& block : blocks) {
     nlohmann::json shapes = nlohmann::json::array();
     for (const Rounds& rounds : block)
-      shapes.push_back({{"base_us", rounds.base_us}, {"candidate_us", rounds.candidate_us}});
+      shapes.push_back({{"base_us", rounds.base_us},
+                        {"candidate_us", rounds.candidate_us},
+                        {"clock_mhz", rounds.clock_mhz}});
     list.push_back(std::move(shapes));
   }
   return list;
@@ -95,7 +98,8 @@ std::vector<Block> blocks_from_json(const nlohmann::json& json) {
       Block block;
       for (const nlohmann::json& rounds : shapes)
         block.push_back({rounds.at("base_us").get<std::vector<double>>(),
-                         rounds.at("candidate_us").get<std::vector<double>>()});
+                         rounds.at("candidate_us").get<std::vector<double>>(),
+                         rounds.value("clock_mhz", 0.0)});
       blocks.push_back(std::move(block));
     }
   } catch (const nlohmann::json::exception&) {

@@ -16,6 +16,7 @@ namespace octavo::evolve {
 // The times of one shape in one block, in microseconds: round i of both kernels.
 struct Rounds {
   std::vector<double> base_us, candidate_us;
+  double clock_mhz = 0;  // the median while they were timed; 0: unknown
 };
 // For each shape of the task, in its order.
 using Block = std::vector<Rounds>;

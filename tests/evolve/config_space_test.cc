@@ -96,7 +96,7 @@ TEST_P(Proposes, FeasibleNewConfigurations) {
 }
 INSTANTIATE_TEST_SUITE_P(EvolveGenerators, Proposes,
                          ::testing::Values("config", "random", "best_of_n", "exhaustive"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace
 }  // namespace octavo::evolve

@@ -54,7 +54,7 @@ TEST(EvolveGuidance, FreeInsightFull) {
 }
 
 TEST(EvolveGuidance, SourcesOfAKernel) {
-  const auto sources = changeable_sources("sm90_forward");
+  const auto sources = changeable_sources("sm90_forward", kStart);
   EXPECT_GT(sources.size(), 10U);
   for (const auto& [name, text] : sources) {
     EXPECT_TRUE(name.starts_with("device/")) << name;

@@ -126,8 +126,11 @@ inline Settings simulated_settings() {
 
 struct Simulation {
   explicit Simulation(const Settings& settings)
-      : chip(*ConfigSpace::around(settings.config), kBest),
-        base{.id = kBaseId, .kernel = settings.task.kernel, .config = settings.task.base_config} {}
+      : chip(*ConfigSpace::around(settings.config), kBest) {
+    base.id = kBaseId;
+    base.kernel = settings.task.kernel;
+    base.config = settings.task.base_config;
+  }
 
   Parts parts(const Settings& settings) {
     Parts made;
