@@ -2,8 +2,6 @@
 // core instructions of the kernel that the task starts from, and no other kind. Needs no GPU.
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 #include "evolve/gates/standard_gates.h"
 #include "evolve/gates/subject.h"
 #include "gpu/forward/sm80_forward.h"
@@ -45,7 +43,7 @@ Status feasible_on_its_chip(const KernelConfig& config) {
 int smem_of(const KernelConfig& config, int fixed) {
   if (const auto* sm80 = std::get_if<Sm80ForwardConfig>(&config)) return sm80::smem_bytes(*sm80);
   if (const auto* sm90 = std::get_if<Sm90ForwardConfig>(&config))
-    return static_cast<int>(sm90::smem_plan(*sm90).total);
+    return sm90::smem_bytes(*sm90);
   return fixed + shape_of(std::get<LadderConfig>(config)).smem_bytes;
 }
 
@@ -58,14 +56,21 @@ Result<CubinKernel> code_of(const CompiledKernel& compiled) {
   return *kernel;
 }
 
-GateOutcome compile_here(const Subject& subject, const KernelConfig& base) {
-  const KernelSource source = source_of(subject.config);
-  const auto expected = kernel_store().get(source_of(base), {.allow_spills = true});
-  if (!expected.ok())
-    return not_done(fmt::format("The kernel to compare with: {}", expected.status().message()));
-  const Result<CubinKernel> wanted = code_of((*expected)->kernel);
-  if (!wanted.ok()) return not_done(wanted.status().message());
+// The tensor core instructions of the kernel to replace.
+GateOutcome expected_of(const KernelConfig& base) {
+  const auto loaded = kernel_store().get(source_of(base), {.allow_spills = true});
+  const Status status = loaded.status();
+  if (!status.ok())
+    return not_done(fmt::format("The kernel to compare with: {}", status.message()));
+  const Result<CubinKernel> code = code_of((*loaded)->kernel);
+  if (!code.ok()) return not_done(code.status().message());
+  GateOutcome outcome = passed("The kernel to replace was read.");
+  outcome.figures["mma"] = mma_of(code->instructions);
+  return outcome;
+}
 
+GateOutcome compile_here(const Subject& subject, const nlohmann::json& expected) {
+  const KernelSource source = source_of(subject.config);
   if (const Status used = use_source_overlay(subject.patched.overlay()); !used.ok())
     return rejected(used.message());
   const auto loaded = kernel_store().get(source, {.allow_spills = true});
@@ -91,10 +96,10 @@ GateOutcome compile_here(const Subject& subject, const KernelConfig& base) {
                                  "and {} stores.",
                                  code->stack_bytes, code->instructions.local_loads,
                                  code->instructions.local_stores);
-  } else if (kinds_of(mma) != kinds_of(mma_of(wanted->instructions))) {
+  } else if (kinds_of(mma) != kinds_of(expected)) {
     outcome.verdict = Verdict::rejected;
     outcome.reason = fmt::format("The kernel has {}, and the one it would replace has {}.",
-                                 kinds_of(mma), kinds_of(mma_of(wanted->instructions)));
+                                 kinds_of(mma), kinds_of(expected));
   } else {
     outcome.reason = fmt::format("It compiles without spills: {} registers, {}.", code->registers,
                                  mma.dump());
@@ -113,15 +118,30 @@ class CompileGate : public Gate {
     if (!base.ok()) return not_done(base.status().message());
     if (const Status fits = feasible_on_its_chip(subject->config); !fits.ok())
       return rejected(fits.message());
+    if (expected_for_ != context.task.base_config) {
+      const GateOutcome expected = outcome_of(run_isolated(limits_of(context),
+                                                           [&] {
+                                                             use_cache_of(context);
+                                                             return to_answer(expected_of(*base));
+                                                           }),
+                                              name());
+      if (expected.verdict != Verdict::passed) return not_done(expected.reason);
+      expected_ = expected.figures["mma"];
+      expected_for_ = context.task.base_config;
+    }
     const ChildResult child = run_isolated(limits_of(context), [&] {
       use_cache_of(context);
       // The embedded kernels need no compiler, but a candidate does.
       if (const Result<std::string> version = nvrtc_version(); !version.ok())
         return to_answer(not_done(version.status().message()));
-      return to_answer(compile_here(*subject, *base));
+      return to_answer(compile_here(*subject, expected_));
     });
     return outcome_of(child, name());
   }
+
+ private:
+  std::string expected_for_ = "nothing";
+  nlohmann::json expected_;
 };
 
 }  // namespace

@@ -227,7 +227,7 @@ Result<std::size_t> place_of(const Lines& file, const Hunk& hunk, std::size_t st
                              : fmt::format(": '{}' is not in the file", shown(*missing))));
 }
 
-Result<std::string> apply(const std::string& text, const FileDiff& diff) {
+Result<std::string> patched_text(const std::string& text, const FileDiff& diff) {
   Lines file = split(text);
   std::ptrdiff_t moved = 0;  // by the hunks before
   for (const Hunk& hunk : diff.hunks) {
@@ -290,7 +290,7 @@ Result<Patched> apply_patch(std::string_view diff) {
       source.before = built_in(file.name)->text;
       source.after = source.before;
     }
-    Result<std::string> after = apply(source.after, file);
+    Result<std::string> after = patched_text(source.after, file);
     if (!after.ok()) return after.status();
     source.after = std::move(after).value();
   }

@@ -162,9 +162,9 @@ Finding clocks(const SourceDiff& diff) {
 Finding state(const SourceDiff& diff) {
   static constexpr std::array<std::string_view, 5> kWords = {"thread_local", "extern", "volatile",
                                                              "mutable", "constinit"};
-  if (Finding word =
+  if (Finding found =
           added_word(diff, [](std::string_view word) { return is_one_of(word, kWords); }))
-    return word;
+    return found;
   for (const Place& place : diff.changes([](const Tokens& tokens, std::size_t i) -> std::string {
          if (!tokens[i].is("static")) return "";
          const std::string_view next = token_at(tokens, i + 1).text;

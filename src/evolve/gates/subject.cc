@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "base/error.h"
 #include "files/bounded_json.h"
 
@@ -21,6 +23,11 @@ Limits limits_of(const Context& context) {
   limits.memory_bytes = context.memory_limit_bytes;
   limits.directory = context.directory;
   return limits;
+}
+
+void use_cache_of(const Context& context) {
+  if (!context.directory.empty())
+    (void)setenv("OCTAVO_CACHE_DIR", (context.directory + "/cubins").c_str(), 1);
 }
 
 namespace {
@@ -53,10 +60,8 @@ GateOutcome outcome_of(const ChildResult& child, std::string_view gate) {
   GateOutcome outcome;
   if (!child.finished()) {
     outcome = rejected(fmt::format("In the {} gate: {}", gate, child.reason));
-  } else if (nesting_of(child.output) > kReportNesting) {
-    outcome = rejected(fmt::format("The child of the {} gate gave no answer.", gate));
   } else {
-    const nlohmann::json answer = nlohmann::json::parse(child.output, nullptr, false);
+    const nlohmann::json answer = parse_bounded(child.output, kReportNesting);
     const bool whole = answer.is_object() && answer.contains("verdict") &&
                        answer["verdict"].is_string() && answer.contains("reason") &&
                        answer["reason"].is_string() && answer.contains("figures");
