@@ -142,12 +142,14 @@ TEST(EvolveIsolation, AChildWritesInItsDirectoryAlone) {
 // A descriptor that the caller has open, of a database perhaps, is not the child's.
 TEST(EvolveIsolation, AChildHasNoDescriptorOfItsCaller) {
   const FreshFolder folder;
-  const int file = open((folder.path() + "/open").c_str(), O_RDWR | O_CREAT, 0600);
-  ASSERT_GE(file, 0);
+  const int opened = open((folder.path() + "/open").c_str(), O_RDWR | O_CREAT, 0600);
+  ASSERT_GE(opened, 0);
+  const int file = fcntl(opened, F_DUPFD, 10);  // not one that the child uses itself
   const ChildResult result = run_isolated({}, [file] {
     return std::string(write(file, "x", 1) == 1 ? "wrote" : "could not");
   });
   close(file);
+  close(opened);
   EXPECT_EQ(result.output, "could not");
 }
 

@@ -227,23 +227,44 @@ Result<std::size_t> place_of(const Lines& file, const Hunk& hunk, std::size_t st
                              : fmt::format(": '{}' is not in the file", shown(*missing))));
 }
 
-Result<std::string> patched_text(const std::string& text, const FileDiff& diff) {
+// By how many lines the diffs of one file have moved what follows a line of the original.
+class Moves {
+ public:
+  void add(std::size_t line, std::ptrdiff_t lines) { moves_.emplace_back(line, lines); }
+  std::ptrdiff_t at(std::size_t line) const {
+    std::ptrdiff_t sum = 0;
+    for (const auto& [from, lines] : moves_) sum += from <= line ? lines : 0;
+    return sum;
+  }
+
+ private:
+  std::vector<std::pair<std::size_t, std::ptrdiff_t>> moves_;
+};
+
+Result<std::string> patched_text(const std::string& text, const FileDiff& diff, Moves& moves) {
   Lines file = split(text);
+  const Moves by_earlier_diffs = moves;
   std::ptrdiff_t moved = 0;  // by the hunks before
   for (const Hunk& hunk : diff.hunks) {
     // A hunk that only adds names the line before it.
     const std::size_t first = hunk.before.empty() ? hunk.begin : hunk.begin - (hunk.begin > 0);
-    const auto stated = static_cast<std::ptrdiff_t>(first) + moved;
-    const Result<std::size_t> at =
-        place_of(file, hunk, static_cast<std::size_t>(std::max<std::ptrdiff_t>(stated, 0)),
-                 diff.name);
+    const auto stated = [&](std::ptrdiff_t by) {
+      const std::ptrdiff_t line = static_cast<std::ptrdiff_t>(first) + moved + by;
+      return static_cast<std::size_t>(std::max<std::ptrdiff_t>(line, 0));
+    };
+    // Earlier diffs may be part of what this one was written against, or not.
+    std::size_t where = stated(by_earlier_diffs.at(first));
+    if (!is_at(file, hunk.before, where)) where = stated(0);
+    const Result<std::size_t> at = place_of(file, hunk, where, diff.name);
     if (!at.ok()) return at.status();
     const auto begin = file.begin() + static_cast<std::ptrdiff_t>(*at);
     file.erase(begin, begin + static_cast<std::ptrdiff_t>(hunk.before.size()));
     file.insert(file.begin() + static_cast<std::ptrdiff_t>(*at), hunk.after.begin(),
                 hunk.after.end());
-    moved += static_cast<std::ptrdiff_t>(hunk.after.size()) -
-             static_cast<std::ptrdiff_t>(hunk.before.size());
+    const auto longer = static_cast<std::ptrdiff_t>(hunk.after.size()) -
+                        static_cast<std::ptrdiff_t>(hunk.before.size());
+    moved += longer;
+    moves.add(first, longer);
   }
   std::string out;
   for (const std::string_view line : file) {
@@ -283,6 +304,7 @@ Result<Patched> apply_patch(std::string_view diff) {
   const Result<std::vector<FileDiff>> files = Parser(diff).run();
   if (!files.ok()) return files.status();
   std::map<std::string, ChangedSource> changed;
+  std::map<std::string, Moves> moves;
   for (const FileDiff& file : *files) {
     ChangedSource& source = changed[file.name];
     if (source.name.empty()) {
@@ -290,7 +312,7 @@ Result<Patched> apply_patch(std::string_view diff) {
       source.before = built_in(file.name)->text;
       source.after = source.before;
     }
-    Result<std::string> after = patched_text(source.after, file);
+    Result<std::string> after = patched_text(source.after, file, moves[file.name]);
     if (!after.ok()) return after.status();
     source.after = std::move(after).value();
   }

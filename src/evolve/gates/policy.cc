@@ -105,7 +105,18 @@ Finding directives(const SourceDiff& diff) {
   return {};
 }
 
+std::ptrdiff_t spliced_lines(std::string_view text) {
+  std::ptrdiff_t count = 0;
+  for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', end + 1)) {
+    const std::size_t last = text.find_last_not_of(" \t", end - (end > 0));
+    count += end > 0 && last != std::string_view::npos && text[last] == '\\';
+  }
+  return count;
+}
 Finding spelling(const SourceDiff& diff) {
+  for (const SourceTokens& file : diff.files())
+    if (spliced_lines(file.source->after) > spliced_lines(file.source->before))
+      return fmt::format("adds a line that ends with a backslash to {}", file.source->name);
   for (const Place& place : diff.changes([](const Tokens& tokens, std::size_t i) -> std::string {
          if (tokens[i].is("\\")) return "\\";
          return tokens[i].is("%") && token_at(tokens, i + 1).is(":") ? "%:" : "";
