@@ -15,7 +15,7 @@
 namespace octavo {
 
 struct EvolveProgress {
-  std::string arm;         // "evolve", or a control
+  std::string arm;  // "evolve", or a control
   int generation = 0, generations = 0;
   std::int64_t candidates = 0, total = 0;
   std::string best;         // the id of the best kernel
@@ -33,20 +33,20 @@ struct EvolveOptions {
   // Where the search starts, and what candidates are compared with: a configuration. Empty: what
   // the library chooses for the first case, compared with what it chooses for each.
   std::string config;
-  std::vector<std::string> seeds;  // more configurations to start from
+  std::vector<std::string> seeds;    // more configurations to start from
   std::string generator = "config";  // config, random, best_of_n, exhaustive, command, scripted
   std::string command;               // with `command`: run by /bin/sh
   double command_seconds = 600;
-  std::string script;                // with `scripted`: its JSON
-  std::string information = "full";  // free, insight, full: what the generator is told
+  std::string script;                 // with `scripted`: its JSON
+  std::string information = "full";   // free, insight, full: what the generator is told
   std::vector<std::string> controls;  // random, best_of_n: with the same number of candidates
   int generations = 10;
   int population = 8;
   int elites = 3;
-  int rounds = 20;        // in which both kernels are timed in turn, for each case
-  int again_blocks = 3;   // fresh processes that time a kernel again before it is admitted
+  int rounds = 20;       // in which both kernels are timed in turn, for each case
+  int again_blocks = 3;  // fresh processes that time a kernel again before it is admitted
   double gate_seconds = 120;
-  std::optional<std::uint64_t> seed{};  // empty: drawn, and kept in the ledger
+  std::optional<std::uint64_t> seed{};      // empty: drawn, and kept in the ledger
   std::vector<std::string> may_be_missing;  // gates that need not be done: sanitizer, counters
 };
 

@@ -221,8 +221,8 @@ Result<bool> run_session(const Settings& settings, Ledger& ledger, const EvolveS
   };
   if (session.progress)
     parts.progress = [&session](const EngineStatus& s) {
-      session.progress({s.arm, s.generation, s.generations, s.done, s.total, s.best,
-                        s.best_speedup, s.spent_s, s.last});
+      session.progress({s.arm, s.generation, s.generations, s.done, s.total, s.best, s.best_speedup,
+                        s.spent_s, s.last});
     };
   Result<Engine> engine = Engine::make(settings, ledger, std::move(parts));
   if (!engine.ok()) return engine.status();
