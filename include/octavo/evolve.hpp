@@ -26,7 +26,9 @@ struct EvolveProgress {
 
 struct EvolveOptions {
   std::string directory;  // of a new run
-  Device device{};        // cuda; elsewhere the gates run that need no GPU, and nothing is admitted
+  // cuda; on the CPU the gates run that need no GPU, and nothing is admitted. Empty: the first GPU,
+  // if there is one. The calling process must not have used a GPU: candidates run in its children.
+  std::optional<Device> device{};
   std::vector<BenchCase> cases;  // the score is the geometric mean over them; empty: mission
   DType dtype = DType::f16;
   Options attention{};
