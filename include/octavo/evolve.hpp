@@ -15,7 +15,7 @@
 namespace octavo {
 
 struct EvolveProgress {
-  std::string arm;         // "evolve", or a control
+  std::string arm;  // "evolve", or a control
   int generation = 0, generations = 0;
   std::int64_t candidates = 0, total = 0;
   std::string best;         // the id of the best kernel
@@ -26,27 +26,29 @@ struct EvolveProgress {
 
 struct EvolveOptions {
   std::string directory;  // of a new run
-  Device device{};        // cuda; elsewhere the gates run that need no GPU, and nothing is admitted
+  // cuda; on the CPU the gates run that need no GPU, and nothing is admitted. Empty: the first GPU,
+  // if there is one. The calling process must not have used a GPU: candidates run in its children.
+  std::optional<Device> device{};
   std::vector<BenchCase> cases;  // the score is the geometric mean over them; empty: mission
   DType dtype = DType::f16;
   Options attention{};
   // Where the search starts, and what candidates are compared with: a configuration. Empty: what
   // the library chooses for the first case, compared with what it chooses for each.
   std::string config;
-  std::vector<std::string> seeds;  // more configurations to start from
+  std::vector<std::string> seeds;    // more configurations to start from
   std::string generator = "config";  // config, random, best_of_n, exhaustive, command, scripted
   std::string command;               // with `command`: run by /bin/sh
   double command_seconds = 600;
-  std::string script;                // with `scripted`: its JSON
-  std::string information = "full";  // free, insight, full: what the generator is told
+  std::string script;                 // with `scripted`: its JSON
+  std::string information = "full";   // free, insight, full: what the generator is told
   std::vector<std::string> controls;  // random, best_of_n: with the same number of candidates
   int generations = 10;
   int population = 8;
   int elites = 3;
-  int rounds = 20;        // in which both kernels are timed in turn, for each case
-  int again_blocks = 3;   // fresh processes that time a kernel again before it is admitted
+  int rounds = 20;       // in which both kernels are timed in turn, for each case
+  int again_blocks = 3;  // fresh processes that time a kernel again before it is admitted
   double gate_seconds = 120;
-  std::optional<std::uint64_t> seed{};  // empty: drawn, and kept in the ledger
+  std::optional<std::uint64_t> seed{};      // empty: drawn, and kept in the ledger
   std::vector<std::string> may_be_missing;  // gates that need not be done: sanitizer, counters
 };
 

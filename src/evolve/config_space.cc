@@ -98,8 +98,7 @@ Result<LadderConfig> parsed(std::string_view text, const LadderConfig& defaults)
 
 }  // namespace
 
-Result<KernelConfig> ConfigSpace::parse(std::string_view text,
-                                        const KernelConfig& defaults) const {
+Result<KernelConfig> ConfigSpace::parse(std::string_view text, const KernelConfig& defaults) const {
   return std::visit(
       [&](const auto& from) -> Result<KernelConfig> {
         const auto config = parsed(text, from);

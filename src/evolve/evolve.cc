@@ -5,7 +5,9 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include "attention/validate.h"
@@ -16,6 +18,7 @@
 #include "evolve/isolation/isolate.h"
 #include "evolve/summary.h"
 #include "gpu/jit/kernel_store.h"
+#include "gpu/jit/nvrtc.h"
 #include "octavo/kernels.hpp"
 
 namespace octavo {
@@ -53,11 +56,26 @@ Problem problem_of(const EvolveOptions& options, const BenchCase& shape) {
   return p;
 }
 
+// Asked in a child: a process that has opened a GPU cannot pass it on to its children.
+Device first_device() {
+  Limits limits;
+  limits.gpu = true;
+  const ChildResult child = run_isolated(limits, [] {
+    for (const DeviceInfo& info : devices())
+      if (info.available && info.device.kind == Device::Kind::cuda)
+        return std::to_string(info.device.index);
+    return std::string();
+  });
+  if (!child.finished() || child.output.empty()) return {Device::Kind::cpu, 0};
+  return {Device::Kind::cuda, std::atoi(child.output.c_str())};
+}
+
 // The configuration that the library chooses for a problem: on the GPU, asked in a child, as this
 // process must not open it; elsewhere the one of an H200.
-Result<std::string> chosen_config(const EvolveOptions& options, const BenchCase& shape) {
+Result<std::string> chosen_config(const EvolveOptions& options, Device device,
+                                  const BenchCase& shape) {
   const Problem problem = problem_of(options, shape);
-  if (options.device.kind != Device::Kind::cuda) {
+  if (device.kind != Device::Kind::cuda) {
     const Result<Explanation> explained = explain_on_known_gpu(problem, "h200");
     if (!explained.ok()) return explained.status();
     return explained->config;
@@ -65,7 +83,7 @@ Result<std::string> chosen_config(const EvolveOptions& options, const BenchCase&
   Limits limits;
   limits.gpu = true;
   const ChildResult child = run_isolated(limits, [&] {
-    const Result<Explanation> explained = explain(problem, options.device);
+    const Result<Explanation> explained = explain(problem, device);
     return explained.ok() ? "+" + explained->config : "-" + explained.status().message();
   });
   if (!child.finished()) return Status(ErrorCode::device_error, child.reason);
@@ -81,8 +99,8 @@ Status check_range(std::string_view name, double value, double least, double mos
 
 Status check_options(const EvolveOptions& o) {
   if (o.directory.empty()) return invalid("the directory", "empty", "a path");
-  if (o.device.kind == Device::Kind::emulator)
-    return unsupported("device", name(o.device), "cuda, cpu for evolve");
+  if (o.device && o.device->kind == Device::Kind::emulator)
+    return unsupported("device", name(*o.device), "cuda, cpu for evolve");
   OCTAVO_RETURN_IF_ERROR(check_range("generations", o.generations, 1, 100000));
   OCTAVO_RETURN_IF_ERROR(check_range("population", o.population, 1, 1000));
   OCTAVO_RETURN_IF_ERROR(check_range("elites", o.elites, 1, 100));
@@ -112,7 +130,7 @@ Result<Settings> settings_of(const EvolveOptions& o) {
   Settings s;
   s.task.dtype = o.dtype;
   s.task.attention = o.attention;
-  s.task.device = o.device;
+  s.task.device = o.device ? *o.device : first_device();
   s.task.shapes = evidence::named_cases(
       o.cases.empty() ? std::vector<BenchCase>{{"mission", 1, 8, 512, 64}} : o.cases);
   evidence::PlannedCaseOptions planned;
@@ -124,7 +142,7 @@ Result<Settings> settings_of(const EvolveOptions& o) {
       return invalid("head_dim_v", fmt::format("{}", *shape.head_dim_v), "that of Q and K");
   s.config = o.config;
   if (o.config.empty()) {
-    Result<std::string> chosen = chosen_config(o, s.task.shapes[0]);
+    Result<std::string> chosen = chosen_config(o, s.task.device, s.task.shapes[0]);
     if (!chosen.ok()) return chosen.status();
     s.config = *std::move(chosen);
   }
@@ -221,8 +239,8 @@ Result<bool> run_session(const Settings& settings, Ledger& ledger, const EvolveS
   };
   if (session.progress)
     parts.progress = [&session](const EngineStatus& s) {
-      session.progress({s.arm, s.generation, s.generations, s.done, s.total, s.best,
-                        s.best_speedup, s.spent_s, s.last});
+      session.progress({s.arm, s.generation, s.generations, s.done, s.total, s.best, s.best_speedup,
+                        s.spent_s, s.last});
     };
   Result<Engine> engine = Engine::make(settings, ledger, std::move(parts));
   if (!engine.ok()) return engine.status();

@@ -55,6 +55,6 @@ std::string prompt(const Guidance& guidance, int count);
 
 // The sources that a kernel family includes and that the policy lets a patch change.
 std::vector<std::pair<std::string, std::string>> changeable_sources(const std::string& kernel,
- const std::string& kernel, const std::string& config);
+                                                                    const std::string& config);
 
 }  // namespace octavo::evolve

@@ -15,8 +15,8 @@ namespace octavo::evolve {
 struct MeasureRequest {
   const Candidate* base = nullptr;  // an empty config: what the library chooses for each shape
   const Candidate* candidate = nullptr;
-  std::uint64_t seed = 0;  // of inputs, and of the order of the two kernels
-  int rounds = 0;          // of each shape
+  std::uint64_t seed = 0;   // of inputs, and of the order of the two kernels
+  int rounds = 0;           // of each shape
   std::string directory{};  // for compiled kernels; empty: the user's cache
   double time_limit_s = 120;
 };
@@ -34,8 +34,8 @@ class Measurer {
   virtual double floor_us(const Task& task, const BenchCase& shape) = 0;
 };
 
-// On the task's GPU, in a child process with its own context. The outputs of the last timed runs are
-// compared with the oracle.
+// On the task's GPU, in a child process with its own context. The outputs of the last timed runs
+// are compared with the oracle.
 std::unique_ptr<Measurer> gpu_measurer();
 
 // The least time in which a chip can compute a shape: its work over the peak of the tensor cores.

@@ -61,9 +61,9 @@ std::string impossible_time(const Task& task, const std::vector<Block>& blocks,
 GateOutcome PerformanceGate::judge(const Candidate& candidate, const Context& context) {
   if (context.task.device.kind != Device::Kind::cuda)
     return {Verdict::not_done, "Not done: there is no GPU.", {}};
-  const Result<Block> block =
-      measurer_.measure(context.task, {&base_, &candidate, context.seed, rounds_,
-                                       context.directory, context.time_limit_s});
+  const Result<Block> block = measurer_.measure(
+      context.task,
+      {&base_, &candidate, context.seed, rounds_, context.directory, context.time_limit_s});
   if (!block.ok()) return {Verdict::rejected, block.status().message(), {}};
   const std::vector<Block> blocks = {*block};
   const Comparison comparison = compare(blocks);

@@ -66,8 +66,7 @@ class EvolveEngine : public ::testing::Test {
     std::string text;
     for (const char* table :
          {"run WHERE key!='spent_s'", "candidates", "gates", "samples", "effects", "generations"}) {
-      const Result<std::vector<Row>> rows =
-          database->query(std::string("SELECT * FROM ") + table);
+      const Result<std::vector<Row>> rows = database->query(std::string("SELECT * FROM ") + table);
       for (const Row& row : *rows) {
         for (const Value& value : row)
           text +=

@@ -71,7 +71,9 @@ TEST(EvolveStatistics, PlantedSlowdownsAreDetected) {
     std::printf("+%.0f%%: detected in %d of %d, vetoed in %d\n", slowdown * 100, detected, kTrials,
                 vetoed);
     EXPECT_EQ(faster, 0) << slowdown;
-    if (slowdown >= 0.02) EXPECT_EQ(detected, kTrials) << slowdown;
+    if (slowdown >= 0.02) {
+      EXPECT_EQ(detected, kTrials) << slowdown;
+    }
     EXPECT_EQ(vetoed, slowdown > 0.11 ? kTrials : 0) << slowdown;
   }
 }
