@@ -1,10 +1,11 @@
 // Makes the wrappers of device/ptx visible outside the library, whose other symbols are hidden: the
-// kernel of a candidate of `octavo evolve` is a shared object that calls them. The compiler includes
-// this file before every other one of the emulator, as a function's first declaration decides.
+// kernel of a candidate of `octavo evolve` is a shared object that calls them. The compiler
+// includes this file before every other one of the emulator, as a function's first declaration
+// decides.
 #pragma once
 
-// The pragma is for functions, the attribute for templates, which do not pass the pragma on to their
-// instantiations.
+// The pragma is for functions, the attribute for templates, which do not pass the pragma on to
+// their instantiations.
 #include "device/ptx/target.cuh"
 #pragma GCC visibility push(default)
 #undef OCTAVO_PTX

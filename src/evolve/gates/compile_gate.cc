@@ -17,12 +17,9 @@ namespace {
 // By kind of instruction.
 nlohmann::json mma_of(const InstructionCounts& i) {
   nlohmann::json counts = nlohmann::json::object();
-  const std::pair<const char*, int> kinds[] = {{"mma_f16", i.hmma},
-                                               {"mma_int8", i.imma},
-                                               {"mma_fp8", i.qmma},
-                                               {"wgmma_f16", i.wgmma_f16},
-                                               {"wgmma_fp8", i.wgmma_fp8},
-                                               {"wgmma_int8", i.wgmma_int8}};
+  const std::pair<const char*, int> kinds[] = {
+      {"mma_f16", i.hmma},        {"mma_int8", i.imma},       {"mma_fp8", i.qmma},
+      {"wgmma_f16", i.wgmma_f16}, {"wgmma_fp8", i.wgmma_fp8}, {"wgmma_int8", i.wgmma_int8}};
   for (const auto& [kind, count] : kinds)
     if (count > 0) counts[kind] = count;
   return counts;
@@ -35,15 +32,15 @@ std::string kinds_of(const nlohmann::json& counts) {
 }
 
 Status feasible_on_its_chip(const KernelConfig& config) {
-  if (const auto* sm80 = std::get_if<Sm80ForwardConfig>(&config)) return feasible(*sm80, sm80->arch);
+  if (const auto* sm80 = std::get_if<Sm80ForwardConfig>(&config))
+    return feasible(*sm80, sm80->arch);
   if (const auto* sm90 = std::get_if<Sm90ForwardConfig>(&config)) return feasible(*sm90, 90);
   return {};
 }
 
 int smem_of(const KernelConfig& config, int fixed) {
   if (const auto* sm80 = std::get_if<Sm80ForwardConfig>(&config)) return sm80::smem_bytes(*sm80);
-  if (const auto* sm90 = std::get_if<Sm90ForwardConfig>(&config))
-    return sm90::smem_bytes(*sm90);
+  if (const auto* sm90 = std::get_if<Sm90ForwardConfig>(&config)) return sm90::smem_bytes(*sm90);
   return fixed + shape_of(std::get<LadderConfig>(config)).smem_bytes;
 }
 
@@ -92,17 +89,17 @@ GateOutcome compile_here(const Subject& subject, const nlohmann::json& expected)
              {"compile_ms", (*loaded)->kernel.compile_ms}};
   if (code->spills()) {
     outcome.verdict = Verdict::rejected;
-    outcome.reason = fmt::format("The kernel spills: {} bytes of local memory a thread, {} loads "
-                                 "and {} stores.",
-                                 code->stack_bytes, code->instructions.local_loads,
-                                 code->instructions.local_stores);
+    outcome.reason = fmt::format(
+        "The kernel spills: {} bytes of local memory a thread, {} loads "
+        "and {} stores.",
+        code->stack_bytes, code->instructions.local_loads, code->instructions.local_stores);
   } else if (kinds_of(mma) != kinds_of(expected)) {
     outcome.verdict = Verdict::rejected;
     outcome.reason = fmt::format("The kernel has {}, and the one it would replace has {}.",
                                  kinds_of(mma), kinds_of(expected));
   } else {
-    outcome.reason = fmt::format("It compiles without spills: {} registers, {}.", code->registers,
-                                 mma.dump());
+    outcome.reason =
+        fmt::format("It compiles without spills: {} registers, {}.", code->registers, mma.dump());
   }
   return outcome;
 }

@@ -12,11 +12,12 @@ namespace {
 using Finding = std::optional<PolicyFinding>;
 
 PolicyFinding finding(std::string_view field, std::string_view value, std::string_view base) {
-  return {"formats",
-          fmt::format("The configuration's {} is {}, and that of the kernel it would replace is {}. "
-                      "A candidate computes what it replaces: the same types, and no less "
-                      "precisely.",
-                      field, value, base)};
+  return {
+      "formats",
+      fmt::format("The configuration's {} is {}, and that of the kernel it would replace is {}. "
+                  "A candidate computes what it replaces: the same types, and no less "
+                  "precisely.",
+                  field, value, base)};
 }
 
 // The fields that every family declares its operands with, as one text.
@@ -61,8 +62,7 @@ template <class Config>
 Finding compare(const Result<Config>& base, const Result<Config>& c) {
   for (const Result<Config>* read : {&base, &c})
     if (!read->ok()) return PolicyFinding{"formats", read->status().message()};
-  if (operands(*base) != operands(*c))
-    return finding("operands", operands(*c), operands(*base));
+  if (operands(*base) != operands(*c)) return finding("operands", operands(*c), operands(*base));
   return coarser(*base, *c);
 }
 
@@ -83,8 +83,7 @@ Finding judge_config(std::string_view kernel, std::string_view base, std::string
   for (const Result<LadderConfig>* read : {&from, &to})
     if (!read->ok()) return PolicyFinding{"formats", read->status().message()};
   if (from->head_dim != to->head_dim)
-    return finding("head_dim", fmt::format("{}", to->head_dim),
-                   fmt::format("{}", from->head_dim));
+    return finding("head_dim", fmt::format("{}", to->head_dim), fmt::format("{}", from->head_dim));
   return {};
 }
 

@@ -29,8 +29,8 @@ GateOutcome check_on_gpu(const Subject& subject, const Context& context) {
       evidence::check_cases(options, cases, runner, evidence::oracle_for(options.device));
   if (!report.ok()) return not_done(report.status().message());
   if (!report->failures.empty())
-    return rejected(fmt::format("{} of {} cases fail: {}", report->failures.size(), report->cases,
-                                report->failures.front().substr(0, 400)));
+    return rejected(fmt::format("{} failures in {} cases: {}", report->failures.size(),
+                                report->cases, report->failures.front().substr(0, 400)));
   if (2 * report->cases < static_cast<std::int64_t>(cases.size()))
     return rejected(fmt::format("The kernel serves only {} of {} cases: {}", report->cases,
                                 cases.size(),

@@ -9,13 +9,13 @@
 #include <optional>
 #include <set>
 
+#include "base/error.h"
 #include "evidence/cases/inputs.h"
 #include "evidence/cases/planned_case.h"
 #include "evidence/counters/cupti.h"
 #include "evolve/gates/emulated_judge.h"
 #include "evolve/gates/gpu_child.h"
 #include "evolve/gates/standard_gates.h"
-#include "base/error.h"
 #include "gpu/driver/context.h"
 
 namespace octavo::evolve {
@@ -24,7 +24,8 @@ namespace {
 // Less than this share of the products that the problem has is skipped work.
 constexpr double kLeastShare = 0.95;
 
-// --- the emulator ---------------------------------------------------------------------------------
+// --- the emulator
+// ---------------------------------------------------------------------------------
 
 // Two problems whose products are easily counted: full, and causal with as many queries as keys.
 std::vector<evidence::Case> counted_cases(const KernelConfig& config) {
@@ -91,11 +92,11 @@ Counted count_products(const EmulatedKernel& kernel, const evidence::Case& c) {
   emulator::Settings settings;
   settings.measure = true;
   for (Products* const products : {&counted.first, &counted.second}) {
-    counted.status = run_emulated_kernel(
-        kernel, inputs->given, c.options, settings, [products](const emulator::Machine& machine) {
-          for (const auto& count : machine.measures().products())
-            (*products)[count.instruction] += count.times;
-        });
+    counted.status = run_emulated_kernel(kernel, inputs->given, c.options, settings,
+                                         [products](const emulator::Machine& machine) {
+                                           for (const auto& count : machine.measures().products())
+                                             (*products)[count.instruction] += count.times;
+                                         });
     if (!counted.status.ok()) return counted;
   }
   return counted;
@@ -116,26 +117,29 @@ GateOutcome count_emulated(const EmulatedKernel& kernel, const KernelConfig& con
             "The kernel multiplies in {}, which its configuration does not declare.", format));
     }
     if (counted.second != counted.first)
-      return rejected(fmt::format("The kernel does other products of {} when its output holds the "
-                                  "results already.",
-                                  c.name()));
+      return rejected(
+          fmt::format("The kernel does other products of {} when its output holds the "
+                      "results already.",
+                      c.name()));
     const double share = static_cast<double>(done) / static_cast<double>(products_of(c));
     counts.push_back({{"case", c.name()}, {"products", counted.first}, {"share", share}});
     least = std::min(least, share);
     if (!formats.empty() && share < kLeastShare)
-      return rejected(fmt::format("The kernel does {:.0f}% of the products of {}.", share * 100,
-                                  c.name()));
+      return rejected(
+          fmt::format("The kernel does {:.0f}% of the products of {}.", share * 100, c.name()));
   }
   GateOutcome outcome = passed(
       formats.empty()
           ? "The kernel does not use the tensor cores, so the emulator has no products to count."
-          : fmt::format("The kernel does at least {:.2f} times the products that the problems have.",
-                        least));
+          : fmt::format(
+                "The kernel does at least {:.2f} times the products that the problems have.",
+                least));
   outcome.figures["emulated"] = counts;
   return outcome;
 }
 
-// --- the GPU --------------------------------------------------------------------------------------
+// --- the GPU
+// --------------------------------------------------------------------------------------
 
 constexpr const char* kOperations[] = {
     "sm__ops_path_tensor_src_fp16_dst_fp32.sum", "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
@@ -214,8 +218,8 @@ GateOutcome count_on_gpu(const Subject& subject, const Context& context) {
     figures.push_back({{"shape", shape.name}, {"base", values[0]}, {"candidate", values[1]}});
     if (const auto less = less_work(values[0], values[1])) return rejected(*less);
   }
-  GateOutcome outcome = passed(
-      "The hardware counts the operations of the kernel to replace, in the same formats.");
+  GateOutcome outcome =
+      passed("The hardware counts the operations of the kernel to replace, in the same formats.");
   outcome.figures["hardware"] = figures;
   return outcome;
 }
@@ -227,16 +231,15 @@ class CountersGate : public Gate {
   GateOutcome judge(const Candidate& candidate, const Context& context) override {
     const Result<Subject> subject = subject_of(candidate);
     if (!subject.ok()) return rejected(subject.status().message());
-    GateOutcome emulated =
-        judge_emulated(*subject, context, name(), [&](const EmulatedKernel& kernel) {
-          return count_emulated(kernel, subject->config);
-        });
+    GateOutcome emulated = judge_emulated(
+        *subject, context, name(),
+        [&](const EmulatedKernel& kernel) { return count_emulated(kernel, subject->config); });
     const bool ladder = std::holds_alternative<LadderConfig>(subject->config);
     if (context.task.device.kind != Device::Kind::cuda || ladder ||
         emulated.verdict == Verdict::rejected)
       return emulated;
-    GateOutcome counted = judge_on_gpu(*subject, context, name(),
-                                       [&] { return count_on_gpu(*subject, context); });
+    GateOutcome counted =
+        judge_on_gpu(*subject, context, name(), [&] { return count_on_gpu(*subject, context); });
     if (emulated.figures.contains("emulated"))
       counted.figures["emulated"] = emulated.figures["emulated"];
     return counted;

@@ -70,18 +70,18 @@ GateOutcome check_emulated(const EmulatedKernel& kernel, const std::vector<evide
         evidence::check_cases(options, cases, emulated_runner(kernel, schedule));
     if (!report.ok()) return rejected(report.status().message());
     if (!report->failures.empty()) {
-      GateOutcome outcome = rejected(fmt::format(
-          "{} of {} cases fail{}: {}", report->failures.size(), report->cases,
-          schedule ? fmt::format(" under schedule {}", *schedule) : "",
-          short_failure(report->failures.front())));
+      GateOutcome outcome = rejected(
+          fmt::format("{} failures in {} cases{}: {}", report->failures.size(), report->cases,
+                      schedule ? fmt::format(" under schedule {}", *schedule) : "",
+                      short_failure(report->failures.front())));
       outcome.figures["failures"] = report->failures.size();
       outcome.figures["report"] = report->failures.front().substr(0, 4000);
       return outcome;
     }
     if (2 * report->cases < static_cast<std::int64_t>(cases.size()))
-      return rejected(fmt::format("The kernel serves only {} of {} cases: {}", report->cases,
-                                  cases.size(),
-                                  report->not_run_reasons.empty() ? "" : report->not_run_reasons[0]));
+      return rejected(
+          fmt::format("The kernel serves only {} of {} cases: {}", report->cases, cases.size(),
+                      report->not_run_reasons.empty() ? "" : report->not_run_reasons[0]));
     ran += report->cases;
     for (const CheckRow& row : report->rows) worst = std::max(worst, row.worst_bound_ratio);
   }

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 #include "base/error.h"
 #include "gpu/forward/sm90_forward.h"
@@ -90,14 +91,34 @@ Status write_source(const std::string& directory, const std::string& name, std::
   return file->commit();
 }
 
+// Calls visit(name, text) for every source that `text` includes, each once.
+template <class Visit>
+void visit_included(std::string_view text, const SourceOverlay& overlay,
+                    std::set<std::string>& seen, const Visit& visit) {
+  constexpr std::string_view kInclude = "#include \"";
+  for (std::size_t at = text.find(kInclude); at != std::string_view::npos;
+       at = text.find(kInclude, at)) {
+    at += kInclude.size();
+    const std::string name(text.substr(at, text.find('"', at) - at));
+    for (const EmbeddedSource& source : detail::built_in_sources()) {
+      if (name != source.name || !seen.insert(name).second) continue;
+      const auto changed = overlay.find(name);
+      const std::string_view included =
+          changed == overlay.end() ? std::string_view(source.text) : changed->second;
+      visit(name, included);
+      visit_included(included, overlay, seen, visit);
+    }
+  }
+}
+
 Status write_sources(const std::string& directory, const SourceOverlay& overlay,
                      const std::string& unit) {
-  for (const EmbeddedSource& source : detail::built_in_sources()) {
-    const auto changed = overlay.find(source.name);
-    OCTAVO_RETURN_IF_ERROR(write_source(
-        directory, source.name, changed == overlay.end() ? source.text : changed->second));
-  }
-  return write_source(directory, "candidate.cc", unit);
+  Status status = write_source(directory, "candidate.cc", unit);
+  std::set<std::string> seen;
+  visit_included(unit, overlay, seen, [&](const std::string& name, std::string_view text) {
+    if (status.ok()) status = write_source(directory, name, text);
+  });
+  return status;
 }
 
 // The first error line of a compiler, without the paths before it.
@@ -145,18 +166,18 @@ HostBuild build_host_kernel(const KernelConfig& config, const SourceOverlay& ove
     return {End::no_compiler, written.message(), ""};
   const std::string library = folder + "/candidate.so";
   // No header of the system is needed, so none can be reached.
-  const ChildResult compiled = run_program(
-      limits, {compiler, "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-nostdinc",
-               "-fvisibility=hidden", "-ffp-contract=off", "-I" + folder, folder + "/candidate.cc",
-               "-o", library});
+  const ChildResult compiled =
+      run_program(limits, {compiler, "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-nostdinc",
+                           "-fvisibility=hidden", "-ffp-contract=off", "-I" + folder,
+                           folder + "/candidate.cc", "-o", library});
   if (compiled.end == ChildResult::End::failed)
-    return {End::refused,
-            fmt::format("The host's compiler refuses the kernel: {}.",
-                        first_error(compiled.output)),
-            ""};
+    return {
+        End::refused,
+        fmt::format("The host's compiler refuses the kernel: {}.", first_error(compiled.output)),
+        ""};
   if (!compiled.finished())
-    return {End::refused,
-            fmt::format("The host's compiler did not finish: {}", compiled.reason), ""};
+    return {End::refused, fmt::format("The host's compiler did not finish: {}", compiled.reason),
+            ""};
   return {End::built, "The kernel was compiled for the emulator.", library};
 }
 
@@ -178,8 +199,7 @@ Result<EmulatedKernel> load_host_kernel(const KernelConfig& config, const std::s
     return Status(ErrorCode::device_error,
                   fmt::format("The kernel cannot be loaded: {}.", printable(dlerror())));
   void* const entry = dlsym(handle, kEntry);
-  if (entry == nullptr)
-    return Status(ErrorCode::device_error, "The kernel has no entry point.");
+  if (entry == nullptr) return Status(ErrorCode::device_error, "The kernel has no entry point.");
   if (const auto* sm80 = std::get_if<Sm80ForwardConfig>(&config))
     return EmulatedKernel(emulator::EmulatedSm80Forward{
         *sm80, reinterpret_cast<void (*)(const ForwardParams&)>(entry)});
@@ -229,17 +249,18 @@ Status run_emulated_kernel(const EmulatedKernel& kernel, const Arguments& argume
 
 evidence::Runner emulated_runner(const EmulatedKernel& kernel,
                                  std::optional<std::uint64_t> schedule) {
-  return evidence::plain_runner([kernel, schedule](const Arguments& arguments,
-                                                   const Options& options) {
-    emulator::Settings settings;
-    settings.seed = schedule;
-    Status found;
-    const Status status = run_emulated_kernel(
-        kernel, arguments, options, settings, [&found](const emulator::Machine& machine) {
-          if (!machine.report().clean()) found = {ErrorCode::device_error, machine.report().text()};
-        });
-    return status.ok() ? found : status;
-  });
+  return evidence::plain_runner(
+      [kernel, schedule](const Arguments& arguments, const Options& options) {
+        emulator::Settings settings;
+        settings.seed = schedule;
+        Status found;
+        const Status status = run_emulated_kernel(
+            kernel, arguments, options, settings, [&found](const emulator::Machine& machine) {
+              if (!machine.report().clean())
+                found = {ErrorCode::device_error, machine.report().text()};
+            });
+        return status.ok() ? found : status;
+      });
 }
 
 }  // namespace octavo::evolve

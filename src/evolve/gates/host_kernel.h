@@ -39,7 +39,8 @@ std::optional<EmulatedKernel> built_in_kernel(const KernelConfig& config);
 // it. Shared objects are never unloaded.
 Result<EmulatedKernel> load_host_kernel(const KernelConfig& config, const std::string& library);
 
-// Runs it on the emulated GPU that its family is tested on. `then` gets the findings of each launch.
+// Runs it on the emulated GPU that its family is tested on. `then` gets the findings of each
+// launch.
 Status run_emulated_kernel(const EmulatedKernel& kernel, const Arguments& arguments,
                            const Options& options, const emulator::Settings& settings,
                            const EmulatorThen& then);

@@ -40,9 +40,9 @@ const EmbeddedSource* built_in(std::string_view name) {
 }
 
 struct Hunk {
-  int number = 0;          // in its file's part of the diff, from 1
-  std::size_t begin = 0;   // first line in the old file, from 1
-  Lines before, after;     // context and removed lines; context and added lines
+  int number = 0;         // in its file's part of the diff, from 1
+  std::size_t begin = 0;  // first line in the old file, from 1
+  Lines before, after;    // context and removed lines; context and added lines
 };
 
 struct FileDiff {
@@ -123,16 +123,17 @@ class Parser {
     const std::string_view to = path_of(lines_[at_ + 1]);
     at_ += 2;
     if (from == "/dev/null")
-      return bad(fmt::format("The patch creates the file '{}'; only existing device sources may "
-                             "change.",
-                             shown(to)));
+      return bad(
+          fmt::format("The patch creates the file '{}'; only existing device sources may "
+                      "change.",
+                      shown(to)));
     if (to == "/dev/null") return bad(fmt::format("The patch deletes the file '{}'.", shown(from)));
     if (from != to)
       return bad(fmt::format("The patch renames '{}' to '{}'.", shown(from), shown(to)));
     FileDiff file{std::string(from), {}};
     if (!from.starts_with("device/") || from.find("..") != std::string_view::npos)
-      return bad(fmt::format("The patch changes '{}', which is outside the device sources.",
-                             shown(from)));
+      return bad(
+          fmt::format("The patch changes '{}', which is outside the device sources.", shown(from)));
     if (built_in(from) == nullptr)
       return bad(fmt::format("The patch changes '{}', and there is no such source.", shown(from)));
     while (at_ < lines_.size() && lines_[at_].starts_with("@@")) {
@@ -211,20 +212,20 @@ Result<std::size_t> place_of(const Lines& file, const Hunk& hunk, std::size_t st
   for (std::size_t at = 0; at + before.size() <= file.size(); ++at) {
     if (!is_at(file, before, at)) continue;
     if (found)
-      return bad(fmt::format("Hunk {} of {} does not apply at line {}, and its lines occur more "
-                             "than once elsewhere.",
-                             hunk.number, name, hunk.begin));
+      return bad(
+          fmt::format("Hunk {} of {} does not apply at line {}, and its lines occur more "
+                      "than once elsewhere.",
+                      hunk.number, name, hunk.begin));
     found = at;
   }
   if (found) return *found;
   const auto missing = std::find_if(before.begin(), before.end(), [&file](std::string_view line) {
     return std::find(file.begin(), file.end(), line) == file.end();
   });
-  return bad(fmt::format("Hunk {} of {} does not apply at line {}{}.", hunk.number, name,
-                         hunk.begin,
-                         missing == before.end()
-                             ? ": its lines do not follow each other there"
-                             : fmt::format(": '{}' is not in the file", shown(*missing))));
+  return bad(fmt::format(
+      "Hunk {} of {} does not apply at line {}{}.", hunk.number, name, hunk.begin,
+      missing == before.end() ? ": its lines do not follow each other there"
+                              : fmt::format(": '{}' is not in the file", shown(*missing))));
 }
 
 // By how many lines the diffs of one file have moved what follows a line of the original.
@@ -279,14 +280,15 @@ Result<std::string> patched_text(const std::string& text, const FileDiff& diff, 
 
 Status check_text(std::string_view diff) {
   if (diff.size() > kMostPatchBytes)
-    return bad(fmt::format("The patch has {} bytes; supported: up to {}.", diff.size(),
-                           kMostPatchBytes));
+    return bad(
+        fmt::format("The patch has {} bytes; supported: up to {}.", diff.size(), kMostPatchBytes));
   for (const char c : diff)
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') ||
         static_cast<unsigned char>(c) >= 0x7f)
-      return bad(fmt::format("The patch has the character 0x{:02x}; supported: ASCII text with "
-                             "line feeds.",
-                             static_cast<unsigned char>(c)));
+      return bad(
+          fmt::format("The patch has the character 0x{:02x}; supported: ASCII text with "
+                      "line feeds.",
+                      static_cast<unsigned char>(c)));
   return {};
 }
 

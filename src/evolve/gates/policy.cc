@@ -42,7 +42,8 @@ Finding added_word(const SourceDiff& diff, const std::function<bool(std::string_
   return {};
 }
 
-// --- files ----------------------------------------------------------------------------------------
+// --- files
+// ----------------------------------------------------------------------------------------
 
 constexpr std::array<std::string_view, 9> kFolders = {
     "device/core/",     "device/tile/",  "device/sm80/",     "device/sm90/",  "device/decode/",
@@ -75,7 +76,8 @@ Finding size(const SourceDiff& diff) {
   return {};
 }
 
-// --- the language ---------------------------------------------------------------------------------
+// --- the language
+// ---------------------------------------------------------------------------------
 
 // A directive as one text: "#include\"device/core/exp2.cuh\"".
 std::string directive_at(const Tokens& tokens, std::size_t i) {
@@ -107,7 +109,8 @@ Finding directives(const SourceDiff& diff) {
 
 std::ptrdiff_t spliced_lines(std::string_view text) {
   std::ptrdiff_t count = 0;
-  for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', end + 1)) {
+  for (std::size_t end = text.find('\n'); end != std::string_view::npos;
+       end = text.find('\n', end + 1)) {
     const std::size_t last = text.find_last_not_of(" \t", end - (end > 0));
     count += end > 0 && last != std::string_view::npos && text[last] == '\\';
   }
@@ -117,7 +120,7 @@ Finding spelling(const SourceDiff& diff) {
   for (const SourceTokens& file : diff.files())
     if (spliced_lines(file.source->after) > spliced_lines(file.source->before))
       return fmt::format("adds a line that ends with a backslash to {}", file.source->name);
-  for (const Place& place : diff.changes([](const Tokens& tokens, std::size_t i) -> std::string {
+  for (const Place& place : diff.changes([](const Tokens&tokens, std::size_t i) -> std::string {
          if (tokens[i].is("\\")) return "\\";
          return tokens[i].is("%") && token_at(tokens, i + 1).is(":") ? "%:" : "";
        }))
@@ -134,7 +137,7 @@ Finding assembly(const SourceDiff& diff) {
 // Names that belong to compilers, to CUDA and to the boundary between a GPU and the emulator.
 Finding reserved_names(const SourceDiff& diff) {
   static constexpr std::array<std::string_view, 11> kBoundary = {
-      "threadIdx", "blockIdx",   "blockDim",        "gridDim",     "warpSize", "emulator",
+      "threadIdx", "blockIdx",   "blockDim",        "gridDim",     "warpSize",   "emulator",
       "Site",      "OCTAVO_PTX", "OCTAVO_AND_SITE", "OCTAVO_SITE", "OCTAVO_BODY"};
   return added_word(diff, [](std::string_view word) {
     if (word == "__builtin_bit_cast" || word == "__builtin_huge_valf") return false;
@@ -143,7 +146,7 @@ Finding reserved_names(const SourceDiff& diff) {
 }
 
 Finding attributes(const SourceDiff& diff) {
-  for (const Place& place : diff.changes([](const Tokens& tokens, std::size_t i) -> std::string {
+  for (const Place& place : diff.changes([](const Tokens&tokens, std::size_t i) -> std::string {
          if (!tokens[i].is("[[")) return "";
          return fmt::format("[[{}", token_at(tokens, i + 1).text);
        }))
@@ -154,13 +157,14 @@ Finding attributes(const SourceDiff& diff) {
 
 Finding host_calls(const SourceDiff& diff) {
   static constexpr std::array<std::string_view, 22> kWords = {
-      "std",    "new",    "delete", "malloc", "calloc", "free",    "throw",  "try",
-      "catch",  "typeid", "printf", "fopen",  "open",   "fork",    "vfork",  "clone",
+      "std",    "new",    "delete", "malloc", "calloc", "free",   "throw", "try",
+      "catch",  "typeid", "printf", "fopen",  "open",   "fork",   "vfork", "clone",
       "system", "execve", "dlopen", "dlsym",  "socket", "syscall"};
   return added_word(diff, [](std::string_view word) { return is_one_of(word, kWords); });
 }
 
-// --- time and memory ------------------------------------------------------------------------------
+// --- time and memory
+// ------------------------------------------------------------------------------
 
 Finding clocks(const SourceDiff& diff) {
   return added_word(diff, [](std::string_view word) {
@@ -176,11 +180,11 @@ Finding state(const SourceDiff& diff) {
   if (Finding found =
           added_word(diff, [](std::string_view word) { return is_one_of(word, kWords); }))
     return found;
-  for (const Place& place : diff.changes([](const Tokens& tokens, std::size_t i) -> std::string {
+  for (const Place& place : diff.changes([](const Tokens&tokens, std::size_t i) -> std::string {
          if (!tokens[i].is("static")) return "";
          const std::string_view next = token_at(tokens, i + 1).text;
-         const bool constant = next == "constexpr" || next == "OCTAVO_DEVICE" ||
-                               next == "OCTAVO_HD";
+         const bool constant =
+             next == "constexpr" || next == "OCTAVO_DEVICE" || next == "OCTAVO_HD";
          return constant ? "" : fmt::format("static {}", next);
        }))
     if (place.added) return at(place);
@@ -251,7 +255,7 @@ Finding globals(const SourceDiff& diff) {
 Finding raw_memory(const SourceDiff& diff) {
   static constexpr std::array<std::string_view, 7> kPointers = {"q",   "k",   "v",   "o",
                                                                 "out", "lse", "data"};
-  for (const Place& place : diff.changes([](const Tokens& tokens, std::size_t i) -> std::string {
+  for (const Place& place : diff.changes([](const Tokens&tokens, std::size_t i) -> std::string {
          const Token& t = tokens[i];
          if (t.is("const_cast")) return "const_cast";
          // A view of registers, reinterpret_cast<float(*)[4]>, reaches no memory.
@@ -272,7 +276,8 @@ Finding raw_memory(const SourceDiff& diff) {
   return {};
 }
 
-// --- shapes ---------------------------------------------------------------------------------------
+// --- shapes
+// ---------------------------------------------------------------------------------------
 
 // Sizes that a kernel only knows when it runs.
 constexpr std::array<std::string_view, 13> kSizes = {
@@ -290,13 +295,14 @@ long long integer(const Token& t) {
   return value;
 }
 bool is_constant_name(const Token& t) {
-  return t.kind == Token::Kind::word && t.text.size() > 1 && t.text[0] == 'k' &&
-         t.text[1] >= 'A' && t.text[1] <= 'Z';
+  return t.kind == Token::Kind::word && t.text.size() > 1 && t.text[0] == 'k' && t.text[1] >= 'A' &&
+         t.text[1] <= 'Z';
 }
 // Whether `other` beside a run-time size singles out a shape.
 bool singles_out(std::string_view mark, const Token& other) {
   constexpr std::array<std::string_view, 2> kEqual = {"==", "!="};
-  constexpr std::array<std::string_view, 9> kOrder = {"<", ">", "<=", ">=", "-", "+", "^", "&", "%"};
+  constexpr std::array<std::string_view, 9> kOrder = {"<", ">", "<=", ">=", "-",
+                                                      "+", "^", "&",  "%"};
   if (is_one_of(mark, kEqual)) return integer(other) > 1 || is_constant_name(other);
   if (mark == "%") return integer(other) > 64;
   return is_one_of(mark, kOrder) && integer(other) > 1;
@@ -324,8 +330,7 @@ std::string special_case_at(const Tokens& tokens, std::size_t i) {
   }
   // Equality with a large number singles out something, whatever it is called.
   constexpr long long kLarge = 64;
-  if ((t.is("==") || t.is("!=")) && integer(token_at(tokens, i + 1)) >= kLarge)
-    return text(i, 2);
+  if ((t.is("==") || t.is("!=")) && integer(token_at(tokens, i + 1)) >= kLarge) return text(i, 2);
   if (i > 0 && (t.is("==") || t.is("!=")) && integer(tokens[i - 1]) >= kLarge)
     return text(i - 1, 2);
   return {};
@@ -336,7 +341,8 @@ Finding shapes(const SourceDiff& diff) {
   return {};
 }
 
-// --- numbers --------------------------------------------------------------------------------------
+// --- numbers
+// --------------------------------------------------------------------------------------
 
 Finding precision(const SourceDiff& diff) {
   return added_word(diff, [](std::string_view word) {
@@ -374,12 +380,14 @@ Finding constants(const SourceDiff& diff) {
   return {};
 }
 
-// --- what checks the kernel -----------------------------------------------------------------------
+// --- what checks the kernel
+// -----------------------------------------------------------------------
 
 Finding checks(const SourceDiff& diff) {
-  for (const Place& place : diff.changes([](const Tokens& tokens, std::size_t i) -> std::string {
+  for (const Place& place : diff.changes([](const Tokens&tokens, std::size_t i) -> std::string {
          const Token& t = tokens[i];
-         if (t.is("static_assert") || t.is("spare") || t.is("OCTAVO_KERNEL")) return std::string(t.text);
+         if (t.is("static_assert") || t.is("spare") || t.is("OCTAVO_KERNEL"))
+           return std::string(t.text);
          return "";
        })) {
     const bool assertion = place.what == "static_assert";
@@ -396,7 +404,8 @@ struct Rule {
 
 constexpr std::array<Rule, 16> kRules = {{
     {{"files",
-      "Only the sources of kernels may change: host code reads the others, and the emulator has its "
+      "Only the sources of kernels may change: host code reads the others, and the emulator has "
+      "its "
       "own definition of device/ptx, so no gate would see a change there."},
      changed_files},
     {{"size", "A patch is a change that can be read."}, size},

@@ -27,9 +27,9 @@ std::string this_command() {
 }
 
 std::string sanitizer() {
-  for (const char* const path : {"/usr/local/cuda/bin/compute-sanitizer",
-                                 "/usr/local/cuda/compute-sanitizer/compute-sanitizer",
-                                 "/usr/bin/compute-sanitizer"})
+  for (const char* const path :
+       {"/usr/local/cuda/bin/compute-sanitizer",
+        "/usr/local/cuda/compute-sanitizer/compute-sanitizer", "/usr/bin/compute-sanitizer"})
     if (access(path, X_OK) == 0) return path;
   return {};
 }
@@ -54,9 +54,8 @@ class SanitizerGate : public Gate {
     for (const char* const kind : {"memcheck", "initcheck", "synccheck"}) {
       Limits limits = limits_of(context);
       limits.gpu = true;
-      const ChildResult ran =
-          run_program(limits, {tool, "--tool", kind, "--error-exitcode", "9", command, "evolve",
-                               "--examine", file});
+      const ChildResult ran = run_program(limits, {tool, "--tool", kind, "--error-exitcode", "9",
+                                                   command, "evolve", "--examine", file});
       figures[kind] = ran.reason;
       if (ran.finished()) continue;
       GateOutcome outcome = rejected(
@@ -127,10 +126,10 @@ Status examine(const std::string& path) {
   CheckOptions options;
   options.device = {Device::Kind::cuda, json["device"]};
   options.repeat = 2;
-  const Result<CheckReport> report = evidence::check_cases(
-      options, cases,
-      evidence::runner_of(options.device, kernel_of(subject->config),
-                          evidence::OnStream::standard));
+  const Result<CheckReport> report =
+      evidence::check_cases(options, cases,
+                            evidence::runner_of(options.device, kernel_of(subject->config),
+                                                evidence::OnStream::standard));
   if (!report.ok()) return report.status();
   if (report->failures.empty() && report->cases > 0) return {};
   return {ErrorCode::device_error,

@@ -20,8 +20,8 @@ Result<Subject> subject_of(const Candidate& candidate);
 
 Limits limits_of(const Context& context);
 
-// In a child: kernels that it compiles are kept beside the candidate, not in the user's cache, where
-// a child may not write.
+// In a child: kernels that it compiles are kept beside the candidate, not in the user's cache,
+// where a child may not write.
 void use_cache_of(const Context& context);
 
 GateOutcome rejected(std::string reason);

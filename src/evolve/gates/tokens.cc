@@ -7,9 +7,7 @@
 namespace octavo::evolve {
 namespace {
 
-bool begins_word(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
+bool begins_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool in_word(char c) { return begins_word(c) || is_digit(c); }
 
@@ -87,8 +85,7 @@ class Lexer {
 
   void literal(char quote) {
     advance(1);
-    while (at_ < text_.size() && peek() != quote && peek() != '\n')
-      advance(peek() == '\\' ? 2 : 1);
+    while (at_ < text_.size() && peek() != quote && peek() != '\n') advance(peek() == '\\' ? 2 : 1);
     advance(1);
   }
   void raw_literal() {
@@ -102,8 +99,8 @@ class Lexer {
 
   bool is_pair() const {
     static constexpr std::array<std::string_view, 20> kPairs = {
-        "::", "->", "==", "!=", "<=", ">=", "&&", "||", "++", "--", "+=",
-        "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<", "[["};
+        "::", "->", "==", "!=", "<=", ">=", "&&", "||", "++", "--",
+        "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<", "[["};
     return std::find(kPairs.begin(), kPairs.end(), text_.substr(at_, 2)) != kPairs.end();
   }
 

@@ -10,8 +10,8 @@ namespace octavo::evolve {
 struct Token {
   enum class Kind : unsigned char { word, number, literal, mark };
   Kind kind = Kind::mark;
-  std::string_view text;  // into the source; of a mark one or two characters: "==", "[", "->"
-  int line = 0;           // from 1
+  std::string_view text;   // into the source; of a mark one or two characters: "==", "[", "->"
+  int line = 0;            // from 1
   bool directive = false;  // on a line of the preprocessor
   bool is(std::string_view what) const { return text == what; }
 };

@@ -31,6 +31,11 @@ class Draw {  // splitmix64
 };
 
 bool is_ladder(const KernelConfig& config) { return std::holds_alternative<LadderConfig>(config); }
+// Split-KV kernels take no packed batches.
+bool takes_varlen(const KernelConfig& config) {
+  const auto* const sm90 = std::get_if<Sm90ForwardConfig>(&config);
+  return !is_ladder(config) && (sm90 == nullptr || !sm90::is_split_kv(*sm90));
+}
 
 // Half of the lengths are near a multiple of 64.
 std::int64_t length(Draw& draw, std::int64_t longest) {
@@ -39,7 +44,9 @@ std::int64_t length(Draw& draw, std::int64_t longest) {
                                   longest);
 }
 
-Case unseen_case(const Case& template_case, bool ladder, Draw& draw, std::int64_t longest) {
+Case unseen_case(const Case& template_case, const KernelConfig& config, Draw& draw,
+                 std::int64_t longest) {
+  const bool ladder = is_ladder(config);
   Case c = template_case;
   c.seed = draw.next();
   c.options.causal = ladder ? draw.one_of({Causal::none, Causal::top_left})
@@ -49,11 +56,20 @@ Case unseen_case(const Case& template_case, bool ladder, Draw& draw, std::int64_
   c.seqlen_kv = length(draw, 2 * longest);
   if (draw.next() % 4 == 0) c.seqlen_kv = c.seqlen_q;
   if (!ladder && c.block_mask == 0)
-    c.layout = draw.one_of({Layout::bhsd, Layout::bshd, Layout::varlen});
-  c.values = draw.one_of({InputValues::normal, InputValues::normal, InputValues::positive,
-                          InputValues::equal_keys});
+    c.layout = takes_varlen(config) ? draw.one_of({Layout::bhsd, Layout::bshd, Layout::varlen})
+                                    : draw.one_of({Layout::bhsd, Layout::bshd});
+  c.values = draw.one_of(
+      {InputValues::normal, InputValues::normal, InputValues::positive, InputValues::equal_keys});
   c.scale = draw.one_of<std::optional<float>>({std::nullopt, std::nullopt, 0.01f, 1.0f});
   return c;
+}
+
+// Keys of little weight, which together have much: a kernel may not skip them.
+void set_low_tail(Case& c, Draw& draw, std::int64_t longest) {
+  c.values = InputValues::low_tail;
+  c.options.causal = Causal::none;
+  c.scale = {};
+  c.seqlen_kv = draw.between(longest, 2 * longest);
 }
 
 }  // namespace
@@ -64,8 +80,10 @@ std::vector<Case> unseen_cases(const KernelConfig& config, std::uint64_t seed, i
   Case first = edge_cases(config).front();
   first.scale = {};
   std::vector<Case> cases;
-  for (int i = 0; i < count; ++i)
-    cases.push_back(unseen_case(first, is_ladder(config), draw, longest));
+  for (int i = 0; i < count; ++i) {
+    cases.push_back(unseen_case(first, config, draw, longest));
+    if (i % 4 == 1) set_low_tail(cases.back(), draw, longest);
+  }
   return cases;
 }
 

@@ -67,7 +67,8 @@ struct Pipe {
 
 void make_group() {
   (void)setpgid(0, 0);
-  for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGQUIT, SIGCHLD}) (void)std::signal(signal, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGQUIT, SIGCHLD})
+    (void)std::signal(signal, SIG_DFL);
 }
 
 // Moves the pipe's end to kReport.
@@ -204,11 +205,10 @@ class Child {
     } else if (timed_out_ || signal == SIGXCPU) {
       is(End::timed_out, fmt::format("The child ran longer than {} s.", limits_.seconds));
     } else if (too_long_) {
-      is(End::too_long,
-         fmt::format("The child wrote more than {} bytes.", limits_.output_bytes));
+      is(End::too_long, fmt::format("The child wrote more than {} bytes.", limits_.output_bytes));
     } else if (code == kOutOfMemoryExit) {
-      is(End::out_of_memory, fmt::format("The child needed more than {} bytes of memory.",
-                                         limits_.memory_bytes));
+      is(End::out_of_memory,
+         fmt::format("The child needed more than {} bytes of memory.", limits_.memory_bytes));
     } else if (signal == SIGKILL) {
       is(End::out_of_memory, "The child was killed, as the system does when memory runs out.");
     } else if (signal == SIGXFSZ) {
@@ -220,8 +220,9 @@ class Child {
     } else if (code == kThrewExit) {
       is(End::crashed, fmt::format("The child failed: {}.", said_.substr(0, 200)));
     } else if (code != 0) {
-      is(End::failed, code == kNoProgramExit ? "The program cannot be run."
-                                             : fmt::format("The program ended with code {}.", code));
+      is(End::failed, code == kNoProgramExit
+                          ? "The program cannot be run."
+                          : fmt::format("The program ended with code {}.", code));
     } else {
       is(End::finished, "The child finished.");
     }
@@ -257,7 +258,8 @@ ChildResult not_started(std::string_view what) {
     (void)!chdir(limits.directory.c_str());
   }
   std::vector<char*> words;
-  for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
+  for (const std::string& argument : arguments)
+    words.push_back(const_cast<char*>(argument.c_str()));
   words.push_back(nullptr);
   (void)execvp(words[0], words.data());
   std::_Exit(kNoProgramExit);
@@ -267,8 +269,8 @@ ChildResult not_started(std::string_view what) {
 
 std::string_view name(ChildResult::End end) {
   static constexpr std::array<std::string_view, 9> kNames = {
-      "finished",       "failed",   "crashed",    "timed_out", "out_of_memory", "forbidden_call",
-      "left_processes", "too_long", "not_started"};
+      "finished",       "failed",         "crashed",  "timed_out",  "out_of_memory",
+      "forbidden_call", "left_processes", "too_long", "not_started"};
   return kNames[static_cast<std::size_t>(end)];
 }
 

@@ -32,8 +32,8 @@ struct Limits {
 struct ChildResult {
   enum class End : std::uint8_t {
     finished,
-    failed,          // a program ended with another code than 0
-    crashed,         // a signal
+    failed,   // a program ended with another code than 0
+    crashed,  // a signal
     timed_out,
     out_of_memory,
     forbidden_call,  // of the operating system
@@ -42,8 +42,8 @@ struct ChildResult {
     not_started,
   };
   End end = End::not_started;
-  std::string reason;  // one sentence, also if it finished
-  std::string output;  // what `body` returned, or the program printed
+  std::string reason;                // one sentence, also if it finished
+  std::string output;                // what `body` returned, or the program printed
   std::vector<std::string> missing;  // protections that this system does not allow
   bool finished() const { return end == End::finished; }
 };

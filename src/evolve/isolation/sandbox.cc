@@ -45,8 +45,7 @@ void set_limits(const Limits& limits) {
 bool write_text(const char* path, const std::string& text) {
   const int file = open(path, O_WRONLY | O_CLOEXEC);
   if (file < 0) return false;
-  const bool written =
-      write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   close(file);
   return written;
 }
@@ -84,29 +83,67 @@ bool make_files_read_only(const std::string& writable) {
   return writable.empty() || set_read_only(directory, false, 0);
 }
 
-// --- system calls ---------------------------------------------------------------------------------
+// --- system calls
+// ---------------------------------------------------------------------------------
 
 struct NamedCall {
   int number;
   const char* name;
 };
-#define OCTAVO_CALL(name) {SYS_##name, #name}
+#define OCTAVO_CALL(name) \
+  { SYS_##name, #name }
 constexpr NamedCall kForbidden[] = {
 #ifdef SYS_fork
-    OCTAVO_CALL(fork),     OCTAVO_CALL(vfork),  OCTAVO_CALL(creat),   OCTAVO_CALL(unlink),
-    OCTAVO_CALL(rename),   OCTAVO_CALL(mkdir),  OCTAVO_CALL(rmdir),   OCTAVO_CALL(link),
-    OCTAVO_CALL(symlink),  OCTAVO_CALL(chmod),  OCTAVO_CALL(chown),   OCTAVO_CALL(mknod),
+    OCTAVO_CALL(fork),
+    OCTAVO_CALL(vfork),
+    OCTAVO_CALL(creat),
+    OCTAVO_CALL(unlink),
+    OCTAVO_CALL(rename),
+    OCTAVO_CALL(mkdir),
+    OCTAVO_CALL(rmdir),
+    OCTAVO_CALL(link),
+    OCTAVO_CALL(symlink),
+    OCTAVO_CALL(chmod),
+    OCTAVO_CALL(chown),
+    OCTAVO_CALL(mknod),
 #endif
-    OCTAVO_CALL(execve),   OCTAVO_CALL(execveat), OCTAVO_CALL(unlinkat), OCTAVO_CALL(renameat2),
-    OCTAVO_CALL(mkdirat),  OCTAVO_CALL(linkat),   OCTAVO_CALL(symlinkat), OCTAVO_CALL(mknodat),
-    OCTAVO_CALL(fchmodat), OCTAVO_CALL(fchownat), OCTAVO_CALL(truncate), OCTAVO_CALL(ftruncate),
-    OCTAVO_CALL(socket),   OCTAVO_CALL(socketpair), OCTAVO_CALL(connect), OCTAVO_CALL(kill),
-    OCTAVO_CALL(tkill),    OCTAVO_CALL(ptrace),   OCTAVO_CALL(process_vm_readv),
-    OCTAVO_CALL(process_vm_writev), OCTAVO_CALL(bpf), OCTAVO_CALL(mount), OCTAVO_CALL(umount2),
-    OCTAVO_CALL(setns),    OCTAVO_CALL(unshare),  OCTAVO_CALL(perf_event_open),
-    OCTAVO_CALL(memfd_create), OCTAVO_CALL(shmget), OCTAVO_CALL(msgget), OCTAVO_CALL(semget),
-    OCTAVO_CALL(keyctl),   OCTAVO_CALL(setsid),   OCTAVO_CALL(setpgid), OCTAVO_CALL(personality),
-    OCTAVO_CALL(pidfd_open), OCTAVO_CALL(io_uring_setup), OCTAVO_CALL(userfaultfd),
+    OCTAVO_CALL(execve),
+    OCTAVO_CALL(execveat),
+    OCTAVO_CALL(unlinkat),
+    OCTAVO_CALL(renameat2),
+    OCTAVO_CALL(mkdirat),
+    OCTAVO_CALL(linkat),
+    OCTAVO_CALL(symlinkat),
+    OCTAVO_CALL(mknodat),
+    OCTAVO_CALL(fchmodat),
+    OCTAVO_CALL(fchownat),
+    OCTAVO_CALL(truncate),
+    OCTAVO_CALL(ftruncate),
+    OCTAVO_CALL(socket),
+    OCTAVO_CALL(socketpair),
+    OCTAVO_CALL(connect),
+    OCTAVO_CALL(kill),
+    OCTAVO_CALL(tkill),
+    OCTAVO_CALL(ptrace),
+    OCTAVO_CALL(process_vm_readv),
+    OCTAVO_CALL(process_vm_writev),
+    OCTAVO_CALL(bpf),
+    OCTAVO_CALL(mount),
+    OCTAVO_CALL(umount2),
+    OCTAVO_CALL(setns),
+    OCTAVO_CALL(unshare),
+    OCTAVO_CALL(perf_event_open),
+    OCTAVO_CALL(memfd_create),
+    OCTAVO_CALL(shmget),
+    OCTAVO_CALL(msgget),
+    OCTAVO_CALL(semget),
+    OCTAVO_CALL(keyctl),
+    OCTAVO_CALL(setsid),
+    OCTAVO_CALL(setpgid),
+    OCTAVO_CALL(personality),
+    OCTAVO_CALL(pidfd_open),
+    OCTAVO_CALL(io_uring_setup),
+    OCTAVO_CALL(userfaultfd),
     OCTAVO_CALL(setpriority),
 };
 constexpr NamedCall kOfArguments[] = {
@@ -151,7 +188,8 @@ class Filter {
     code_.push_back(BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, kX32, 0, 1));
     answer(SECCOMP_RET_KILL_PROCESS);
 #endif
-    for (const NamedCall& call : kForbidden) if_equal(static_cast<std::uint32_t>(call.number), kTrap);
+    for (const NamedCall& call : kForbidden)
+      if_equal(static_cast<std::uint32_t>(call.number), kTrap);
     // Its flags are in memory, which a filter cannot read; libraries then use clone and openat.
     if_equal(SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS);
     if_equal(SYS_openat2, SECCOMP_RET_ERRNO | ENOSYS);
