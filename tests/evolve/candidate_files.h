@@ -1,5 +1,5 @@
-// The corpora of this folder: each file is a patch of one kernel of the ladder, with a title and the
-// gate that has to stop it in the lines before it.
+// The corpora of this folder: each file is a patch of one kernel of the ladder, with a title and
+// the gate that has to stop it in the lines before it.
 #pragma once
 
 #include <gtest/gtest.h>

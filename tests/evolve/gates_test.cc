@@ -133,7 +133,8 @@ TEST(EvolveGates, SourcesThatDoNotCompileAreRejected) {
   const std::string patch =
       "--- a/device/ladder/async_copies.cuh\n+++ b/device/ladder/async_copies.cuh\n"
       "@@ -1,1 +1,2 @@\n+not c plus plus\n"
-      " // Rung 4, asynchronous copies: the next blocks of K and V are on their way while this one is\n";
+      " // Rung 4, asynchronous copies: the next blocks of K and V are on their way while this one "
+      "is\n";
   Gates gates;
   gates.push_back(compile_gate());
   const Judged judged = judge(ladder_candidate(patch), ladder_task(), gates);
@@ -170,7 +171,9 @@ TEST(EvolveGates, ConfigurationsKeepFormatsAndPrecision) {
   EXPECT_EQ(rule("sm90_forward", "", "block_n=64,stages=4,warpgroups=2"), "");
   EXPECT_NE(rule("sm90_forward", "", "element=e4m3"), "");
   EXPECT_NE(rule("sm90_forward", "", "v_element=bf16"), "");
-  EXPECT_NE(rule("sm90_forward", "element=e4m3,v_element=e4m3", "element=e4m3,v_element=e4m3,scores=f16_fast"), "");
+  EXPECT_NE(rule("sm90_forward", "element=e4m3,v_element=e4m3",
+                 "element=e4m3,v_element=e4m3,scores=f16_fast"),
+            "");
   EXPECT_NE(rule("sm90_forward", "sum_rounded_p=false", "sum_rounded_p=true"), "");
   EXPECT_NE(rule("sm90_forward", "", "head_dim=128"), "");
   EXPECT_EQ(rule("sm80_forward", "", "block_m=128,warps_m=8"), "");

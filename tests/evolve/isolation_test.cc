@@ -1,6 +1,4 @@
 // Whatever a child does is a verdict, and the caller goes on.
-#include "evolve/isolation/isolate.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -12,6 +10,7 @@
 #include <thread>
 
 #include "evolve/candidate_files.h"
+#include "evolve/isolation/isolate.h"
 
 namespace octavo::evolve {
 namespace {
@@ -30,7 +29,8 @@ Limits untrusted() {
 }
 
 TEST(EvolveIsolation, ReturnsWhatTheBodyReturns) {
-  const ChildResult result = run_isolated({}, [] { return std::string("an answer\0with zero", 19); });
+  const ChildResult result =
+      run_isolated({}, [] { return std::string("an answer\0with zero", 19); });
   EXPECT_TRUE(result.finished()) << result.reason;
   EXPECT_EQ(result.output, std::string("an answer\0with zero", 19));
 }
@@ -145,9 +145,8 @@ TEST(EvolveIsolation, AChildHasNoDescriptorOfItsCaller) {
   const int opened = open((folder.path() + "/open").c_str(), O_RDWR | O_CREAT, 0600);
   ASSERT_GE(opened, 0);
   const int file = fcntl(opened, F_DUPFD, 10);  // not one that the child uses itself
-  const ChildResult result = run_isolated({}, [file] {
-    return std::string(write(file, "x", 1) == 1 ? "wrote" : "could not");
-  });
+  const ChildResult result = run_isolated(
+      {}, [file] { return std::string(write(file, "x", 1) == 1 ? "wrote" : "could not"); });
   close(file);
   close(opened);
   EXPECT_EQ(result.output, "could not");

@@ -55,9 +55,9 @@ TEST(EvolvePatch, NothingIsNoChange) {
 
 // The patches of two levers are both written against the embedded sources.
 TEST(EvolvePatch, SeveralDiffsOfOneFileFollowEachOther) {
-  const Result<Patched> patched =
-      apply_patch(headers(kFile) + hunk(kFile, 3, "// one\n+// two").replace(0, 15, "@@ -3,1 +3,3 @@") +
-                  headers(kFile) + hunk(kFile, 60, "// three"));
+  const Result<Patched> patched = apply_patch(
+      headers(kFile) + hunk(kFile, 3, "// one\n+// two").replace(0, 15, "@@ -3,1 +3,3 @@") +
+      headers(kFile) + hunk(kFile, 60, "// three"));
   ASSERT_TRUE(patched.ok()) << patched.status().message();
   const std::string& after = patched->sources[0].after;
   EXPECT_NE(after.find("// one\n// two\n" + lines_of(kFile)[2]), std::string::npos);
@@ -73,8 +73,9 @@ TEST(EvolvePatch, BadDiffsAreNamed) {
             "The patch changes 'device/../gpu/x.h', which is outside the device sources.");
   EXPECT_EQ(error_of(headers("device/sm80/none.cuh") + "@@ -1,1 +1,1 @@\n-a\n+b\n"),
             "The patch changes 'device/sm80/none.cuh', and there is no such source.");
-  EXPECT_EQ(error_of("--- /dev/null\n+++ b/src/device/new.cuh\n@@ -0,0 +1 @@\n+x\n"),
-            "The patch creates the file 'device/new.cuh'; only existing device sources may change.");
+  EXPECT_EQ(
+      error_of("--- /dev/null\n+++ b/src/device/new.cuh\n@@ -0,0 +1 @@\n+x\n"),
+      "The patch creates the file 'device/new.cuh'; only existing device sources may change.");
   EXPECT_EQ(error_of("new file mode 100644\n" + head + hunk(kFile, 3, "x")),
             "The patch creates a file; only existing device sources may change.");
   EXPECT_EQ(error_of("--- a/" + std::string(kFile) + "\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"),
@@ -82,9 +83,10 @@ TEST(EvolvePatch, BadDiffsAreNamed) {
   EXPECT_EQ(error_of("--- a/device/ladder/scalar.cuh\n+++ b/device/ladder/tiled.cuh\n"),
             "The patch renames 'device/ladder/scalar.cuh' to 'device/ladder/tiled.cuh'.");
   EXPECT_EQ(error_of(head), "The patch of device/ladder/scalar.cuh has no hunk.");
-  EXPECT_EQ(error_of(head + "@@ -1,2 +1,1 @@\n-not there\n-nor this\n+x\n"),
-            "Hunk 1 of device/ladder/scalar.cuh does not apply at line 1: 'not there' is not in the "
-            "file.");
+  EXPECT_EQ(
+      error_of(head + "@@ -1,2 +1,1 @@\n-not there\n-nor this\n+x\n"),
+      "Hunk 1 of device/ladder/scalar.cuh does not apply at line 1: 'not there' is not in the "
+      "file.");
   EXPECT_EQ(error_of(head + "@@ -1,3 +1,1 @@\n-a\n+b\n"),
             "Hunk 1 of device/ladder/scalar.cuh ends before the lines that its header counts.");
   EXPECT_EQ(error_of(head + "@@ -1,1 +1,1 @@\n-a\n+b\n+c\n"),
