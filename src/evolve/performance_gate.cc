@@ -8,10 +8,10 @@
 namespace octavo::evolve {
 namespace {
 
-std::string percent(double speedup) { return fmt::format("{:+.2f}%", (speedup - 1) * 100); }
+std::string percent_of(double speedup) { return fmt::format("{:+.2f}%", (speedup - 1) * 100); }
 
 std::string interval_text(const Speedup& s) {
-  return fmt::format("{} ({} to {})", percent(s.value), percent(s.low), percent(s.high));
+  return fmt::format("{} ({} to {})", percent_of(s.value), percent_of(s.low), percent_of(s.high));
 }
 
 nlohmann::json to_json(const Speedup& s) {

@@ -3,7 +3,12 @@
 // this file before every other one of the emulator, as a function's first declaration decides.
 #pragma once
 
+// The pragma is for functions, the attribute for templates, which do not pass the pragma on to their
+// instantiations.
+#include "device/ptx/target.cuh"
 #pragma GCC visibility push(default)
+#undef OCTAVO_PTX
+#define OCTAVO_PTX __attribute__((visibility("default")))
 #include "device/ptx/atomic.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/f64.cuh"
@@ -25,4 +30,6 @@
 #include "device/ptx/wgmma_f8.cuh"
 #include "device/ptx/wgmma_s8.cuh"
 #include "device/ptx/wgmma_shapes.cuh"
+#undef OCTAVO_PTX
+#define OCTAVO_PTX
 #pragma GCC visibility pop
