@@ -136,7 +136,7 @@ TEST_F(EvolveEngine, AKilledRunContinues) {
   for (int moment = 0; moment < 20; ++moment) {
     const std::string path = directory("killed");
     // In a gate, in a measurement, or between two steps.
-    const auto steps = static_cast<int>(random.below(45));
+    const auto steps = static_cast<int>(random.below(35));
     const pid_t child = ::fork();
     if (child == 0) {
       int step = 0;
