@@ -91,7 +91,7 @@ Status Engine::run_generation(const std::string& arm, int generation) {
   const std::vector<Record*> records = generation_of(arm, generation);
   std::vector<Candidate> pending;
   for (const Record* record : records)
-    if (!record->verdict) {
+    if (!record->verdict && !record->candidate.config.empty()) {
       make_directory(record->candidate);
       pending.push_back(record->candidate);
     }
