@@ -321,10 +321,14 @@ std::string render(const EvolveReport& report) {
   using enum Table::Align;
   const auto percent = [](double speedup) { return fmt::format("{:+.2f}%", (speedup - 1) * 100); };
   std::string text = fmt::format(
-      "{} in {}: {}, {} candidates judged, {:.0f} s, seed {}\n\n", report.kernel,
-      report.directory, report.finished ? "complete" : "not complete; `octavo evolve resume`",
-      report.judged, report.seconds, report.seed);
-  Table elites({{"arm", left}, {"kernel", left}, {"speed-up"}, {"interval"}, {"levers", left},
+      "{} in {}: {}, {} candidates judged, {:.0f} s, seed {}\n\n", report.kernel, report.directory,
+      report.finished ? "complete" : "not complete; `octavo evolve resume`", report.judged,
+      report.seconds, report.seed);
+  Table elites({{"arm", left},
+                {"kernel", left},
+                {"speed-up"},
+                {"interval"},
+                {"levers", left},
                 {"audit", left}});
   for (const EvolveElite& e : report.elites)
     elites.add_row({e.arm, e.id, percent(e.speedup),
@@ -332,17 +336,15 @@ std::string render(const EvolveReport& report) {
                     fmt::format("{}", fmt::join(e.levers, ", ")), e.audit});
   Table gates({{"gate", left}, {"rejected"}, {"not done"}});
   for (const EvolveRejections& each : report.rejections)
-    gates.add_row(
-        {each.gate, fmt::format("{}", each.rejected), fmt::format("{}", each.not_done)});
+    gates.add_row({each.gate, fmt::format("{}", each.rejected), fmt::format("{}", each.not_done)});
   text += elites.text() + "\n" + gates.text();
   if (!report.effects.empty()) {
     Table effects({{"kernel", left}, {"lever", left}, {"effect"}, {"interval", left}});
     for (const EvolveEffect& e : report.effects)
-      effects.add_row({e.candidate, e.change,
-                       e.not_measured.empty() ? percent(e.speedup) : "not measured",
-                       e.not_measured.empty()
-                           ? fmt::format("{} to {}", percent(e.low), percent(e.high))
-                           : e.not_measured});
+      effects.add_row(
+          {e.candidate, e.change, e.not_measured.empty() ? percent(e.speedup) : "not measured",
+           e.not_measured.empty() ? fmt::format("{} to {}", percent(e.low), percent(e.high))
+                                  : e.not_measured});
     text += "\n" + effects.text();
   }
   for (const std::string& difference : report.differences)

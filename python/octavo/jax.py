@@ -1,4 +1,4 @@
-"""Octavo in JAX: attention under jax.jit, jax.vmap and jax.grad, on CPUs.
+"""Octavo in JAX: attention under jax.jit, jax.vmap and jax.grad, on CPUs and GPUs.
 
     out = octavo.jax.attention(q, k, v, causal=True)
     gradients = jax.grad(lambda q: octavo.jax.attention(q, k, v, causal=True).sum())(q)
@@ -7,16 +7,12 @@ A call is a custom call of XLA, whose handlers are in src/xla_call.cc. Arguments
 traces the call, by the checks of octavo.attention. Gradients are computed by attention_backward, a
 second custom call. vmap merges its dimension into the batch; what has no batch to merge it into
 (cu_seqlens, mapped sinks) runs one by one.
-
-The handlers for GPUs have not passed their tests (tests/python/test_cuda_jax.py). Programs for a GPU are
-refused unless the environment variable OCTAVO_JAX_GPU is 1.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from typing import Any
 
 import jax
@@ -111,9 +107,6 @@ def _has_gpu():
 
 
 def _lower(primitive, platform, context, *operands, call):
-    if platform == "cuda" and os.environ.get("OCTAVO_JAX_GPU") != "1":
-        raise NotImplementedError("The platform of octavo.jax.attention is CUDA; supported: cpu. Outside of "
-                                  "programs octavo.attention takes arrays of JAX on a GPU.")
     # A program for a GPU may be compiled on a machine without one.
     device = "cpu" if platform == "cpu" else "cuda:0" if _has_gpu() else None
     results, attributes = _trace(primitive, call, context.avals_in, device)

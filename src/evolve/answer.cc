@@ -8,7 +8,7 @@
 namespace octavo::evolve {
 namespace {
 
-constexpr int kNesting = 8;
+constexpr int kAnswerNesting = 8;
 constexpr std::size_t kMostText = std::size_t{1} << 20;  // of one candidate's diffs
 
 Proposal refused(std::string reason) {
@@ -82,7 +82,7 @@ class Scripted final : public Generator {
 }  // namespace
 
 std::vector<Proposal> proposals_of(std::string_view answer, std::size_t most) {
-  const nlohmann::json json = parse_bounded(answer, kNesting);
+  const nlohmann::json json = parse_bounded(answer, kAnswerNesting);
   if (json.is_discarded())
     return {refused(fmt::format("The generator's answer of {} bytes is not JSON; it begins '{}'.",
                                 answer.size(), printable(answer.substr(0, 40))))};
@@ -94,7 +94,7 @@ std::vector<Proposal> proposals_of(std::string_view answer, std::size_t most) {
 }
 
 Result<std::unique_ptr<Generator>> scripted_generator(std::string_view script) {
-  nlohmann::json json = parse_bounded(script, kNesting);
+  nlohmann::json json = parse_bounded(script, kAnswerNesting);
   if (!json.is_array())
     return invalid("the script", json.is_discarded() ? "no JSON" : json.type_name(),
                    "an array with an array of candidates for each generation");

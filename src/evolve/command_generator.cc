@@ -90,34 +90,46 @@ class Program {
     return false;
   }
 
-  // Writes the input while it reads the output: either side may fill its pipe.
+  // Writes the input while it reads the output: either side may fill its pipe. The answer is
+  // complete when the program has ended; what it has started may still hold the pipe open.
   Result<std::string> exchange() {
     (void)::setpgid(pid_, pid_);
     (void)::fcntl(in_.write, F_SETFL, O_NONBLOCK);
+    (void)::fcntl(out_.read, F_SETFL, O_NONBLOCK);
     const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                              std::chrono::duration<double>(options_.time_limit_s));
     std::size_t written = 0;
     std::string output;
-    for (;;) {
-      const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-      if (left <= 0) return failed(fmt::format("did not end within {:g} s", options_.time_limit_s));
+    siginfo_t info{};
+    for (bool ended = false; !ended;) {
+      if (Clock::now() > deadline)
+        return failed(fmt::format("did not end within {:g} s", options_.time_limit_s));
+      // Not reaped here: until end() its number, which is also that of its group, cannot be given
+      // to another process.
+      info = {};
+      ended = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+              info.si_pid == pid_;
+      constexpr int kWaitMs = 10;
       std::array<pollfd, 2> ready = {pollfd{out_.read, POLLIN, 0}, pollfd{in_.write, POLLOUT, 0}};
-      const int count = ::poll(ready.data(), in_.write < 0 ? 1 : 2,
-                               static_cast<int>(std::min<long long>(left, 1000)));
-      if (count < 0 && errno != EINTR) return failed("cannot be waited for");
-      if (count <= 0) continue;
+      (void)::poll(ready.data(), in_.write < 0 ? 1 : 2, ended ? 0 : kWaitMs);
       if (in_.write >= 0 && ready[1].revents != 0) feed(written);
-      if (ready[0].revents == 0) continue;
-      std::array<char, 65536> buffer{};
-      const ssize_t got = ::read(out_.read, buffer.data(), buffer.size());
-      if (got < 0 && errno != EINTR) return failed("cannot be read from");
-      if (got == 0) break;
-      if (got > 0) output.append(buffer.data(), static_cast<std::size_t>(got));
+      drain(output);
       if (output.size() > options_.most_bytes)
         return failed(fmt::format("wrote more than {} bytes", options_.most_bytes));
     }
-    return ended(deadline, std::move(output));
+    if (info.si_code != CLD_EXITED)
+      return failed(fmt::format("was ended by signal {}", info.si_status));
+    if (info.si_status != 0) return failed(fmt::format("ended with exit code {}", info.si_status));
+    return output;
+  }
+
+  void drain(std::string& output) const {
+    std::array<char, 65536> buffer{};
+    for (;;) {
+      const ssize_t got = ::read(out_.read, buffer.data(), buffer.size());
+      if (got <= 0 || output.size() > options_.most_bytes) return;
+      output.append(buffer.data(), static_cast<std::size_t>(got));
+    }
   }
 
   void feed(std::size_t& written) {
@@ -125,25 +137,6 @@ class Program {
     if (sent > 0) written += static_cast<std::size_t>(sent);
     const bool refused = sent < 0 && errno != EAGAIN && errno != EINTR;
     if (refused || written == input_.size()) in_.close_write();
-  }
-
-  // Its output is complete; it may still run. It is not reaped here: until end() its number, which
-  // is also that of its group, cannot be given to another process.
-  Result<std::string> ended(Clock::time_point deadline, std::string output) const {
-    siginfo_t info{};
-    for (;;) {
-      const int waited =
-          ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
-      if (waited != 0 && errno != EINTR) return failed("cannot be waited for");
-      if (waited == 0 && info.si_pid == pid_) break;
-      if (Clock::now() > deadline)
-        return failed(fmt::format("did not end within {:g} s", options_.time_limit_s));
-      (void)::usleep(1000);
-    }
-    if (info.si_code != CLD_EXITED)
-      return failed(fmt::format("was ended by signal {}", info.si_status));
-    if (info.si_status != 0) return failed(fmt::format("ended with exit code {}", info.si_status));
-    return output;
   }
 
   // With whatever it started.

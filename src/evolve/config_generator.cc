@@ -1,6 +1,4 @@
 // Search over the configuration space: mutation and crossover, and the controls.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -76,47 +74,53 @@ std::string other_value(const ConfigField& field, const std::string& now, Random
 }
 
 // Changes one field, sometimes more: many fields can only move together.
-std::string mutation(const ConfigSpace& space, const std::string& parent,
-                     const std::vector<double>& weights, Random& random) {
+ConfigSpace::Changes mutation(const ConfigSpace& space, const std::string& parent,
+                              const std::vector<double>& weights, Random& random) {
   std::size_t changes = 1;
   while (changes < 4 && random.below(2) == 0) ++changes;
   std::set<std::size_t> fields;
   while (fields.size() < changes) fields.insert(drawn(weights, random));
-  std::string text;
+  ConfigSpace::Changes made;
   for (const std::size_t i : fields) {
     const ConfigField& field = space.fields()[i];
-    text += fmt::format("{}{}={}", text.empty() ? "" : ",", field.name,
-                        other_value(field, space.value(parent, field.name), random));
+    made.emplace_back(field.name, other_value(field, space.value(parent, field.name), random));
   }
-  return text;
+  return made;
 }
 
 // Takes each field in which the parents differ from either.
-std::string crossover(const ConfigSpace& space, const std::string& a, const std::string& b,
-                      Random& random) {
-  std::string text;
-  for (const Lever& lever : space.levers(a, b))
-    if (random.below(2) == 0) text += (text.empty() ? "" : ",") + lever.config;
-  return text;
+ConfigSpace::Changes crossover(const ConfigSpace& space, const std::string& a, const std::string& b,
+                               Random& random) {
+  ConfigSpace::Changes made;
+  for (const ConfigField& field : space.fields()) {
+    const std::string other = space.value(b, field.name);
+    if (other != space.value(a, field.name) && random.below(2) == 0)
+      made.emplace_back(field.name, other);
+  }
+  return made;
 }
 
-std::string anything(const ConfigSpace& space, Random& random) {
-  std::string text;
+ConfigSpace::Changes anything(const ConfigSpace& space, Random& random) {
+  ConfigSpace::Changes made;
   for (const ConfigField& field : space.fields())
-    text += fmt::format("{}{}={}", text.empty() ? "" : ",", field.name, random.of(field.values));
-  return text;
+    made.emplace_back(field.name, random.of(field.values));
+  return made;
 }
 
 // The configurations that one propose() has already used.
 class Fresh {
  public:
   explicit Fresh(const Request& request) : request_(request) {}
-  // Adds a proposal if the text gives a feasible configuration that nobody has seen.
-  bool add(const Parent& parent, const std::string& other, const std::string& text,
+  // Adds a proposal if the changes give a feasible configuration that nobody has seen.
+  bool add(const Parent& parent, const std::string& other, const ConfigSpace::Changes& changes,
            std::string_view how) {
     const ConfigSpace& space = *request_.guidance.space;
-    const Result<std::string> config = space.complete(text, parent.config);
-    if (!config.ok() || *config == parent.config || request_.is_known(*config) ||
+    return add_config(parent, other, space.with(parent.config, changes), how);
+  }
+  bool add_config(const Parent& parent, const std::string& other,
+                  const std::optional<std::string>& config, std::string_view how) {
+    const ConfigSpace& space = *request_.guidance.space;
+    if (!config || *config == parent.config || request_.is_known(*config) ||
         !used_.insert(*config).second)
       return false;
     proposals.push_back(
@@ -205,7 +209,7 @@ class Exhaustive final : public Generator {
     Fresh fresh(request);
     for (const std::string& config : all_) {
       if (static_cast<int>(fresh.proposals.size()) == request.count) break;
-      fresh.add({"base", space.base()}, "", config, "the next of all");
+      fresh.add_config({"base", space.base()}, "", config, "the next of all");
     }
     return std::move(fresh.proposals);
   }

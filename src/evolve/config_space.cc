@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
+#include <charconv>
 #include <map>
 #include <type_traits>
 
@@ -37,6 +37,35 @@ Values values_of(Config config) {
   visit_values(config,
                [&](const std::string& name, auto& field) { values[name] = text_of(field); });
   return values;
+}
+
+// One field, not one of a struct within.
+std::string field_text(const LadderConfig& config, std::string_view) { return to_text(config); }
+template <class Config>
+std::string field_text(const Config& config, std::string_view field) {
+  std::string text;
+  visit_fields(config, [&](std::string_view name, const auto& value) {
+    if constexpr (!std::is_class_v<std::remove_cvref_t<decltype(value)>>)
+      if (name == field) text = text_of(value);
+  });
+  return text;
+}
+
+void set_field(LadderConfig&, std::string_view, std::string_view) {}
+template <class Config>
+void set_field(Config& config, std::string_view field, std::string_view text) {
+  visit_fields(config, [&](std::string_view name, auto& value) {
+    using Value = std::remove_cvref_t<decltype(value)>;
+    if (name != field) return;
+    if constexpr (std::is_same_v<Value, bool>) {
+      value = text == "true";
+    } else if constexpr (std::is_enum_v<Value>) {
+      for (std::size_t i = 0; i < EnumText<Value>::kNames.size(); ++i)
+        if (EnumText<Value>::kNames.at(i) == text) value = static_cast<Value>(i);
+    } else if constexpr (std::is_integral_v<Value>) {
+      (void)std::from_chars(text.data(), text.data() + text.size(), value);
+    }
+  });
 }
 
 std::vector<std::string> texts(std::initializer_list<int> numbers) {
@@ -154,13 +183,31 @@ Result<std::string> ConfigSpace::complete(std::string_view text, const std::stri
   return std::visit([](const auto& c) { return to_text(c); }, *config);
 }
 
+const KernelConfig* ConfigSpace::parsed_whole(const std::string& config) const {
+  const auto found = parsed_.find(config);
+  if (found != parsed_.end()) return &found->second;
+  const Result<KernelConfig> made = parse(config, base_config_);
+  return made.ok() ? &parsed_.emplace(config, *made).first->second : nullptr;
+}
+
+std::optional<std::string> ConfigSpace::with(const std::string& from,
+                                             const Changes& changes) const {
+  const KernelConfig* const defaults = parsed_whole(from);
+  if (defaults == nullptr) return std::nullopt;
+  KernelConfig config = *defaults;
+  return std::visit(
+      [&](auto& each) -> std::optional<std::string> {
+        for (const auto& [field, value] : changes) set_field(each, field, value);
+        if (!is_feasible(each).ok()) return std::nullopt;
+        return to_text(each);
+      },
+      config);
+}
+
 std::string ConfigSpace::value(const std::string& config, std::string_view field) const {
-  const Result<KernelConfig> parsed_config = parse(config, base_config_);
-  if (!parsed_config.ok()) return {};
-  const Values values =
-      std::visit([](const auto& each) { return values_of(each); }, *parsed_config);
-  const auto found = values.find(std::string(field));
-  return found == values.end() ? std::string() : found->second;
+  const KernelConfig* const parsed_config = parsed_whole(config);
+  if (parsed_config == nullptr) return {};
+  return std::visit([&](const auto& each) { return field_text(each, field); }, *parsed_config);
 }
 
 std::vector<Lever> ConfigSpace::levers(const std::string& from, const std::string& to) const {
@@ -181,13 +228,13 @@ std::string ConfigSpace::brief(const std::string& config) const {
 
 std::vector<std::string> ConfigSpace::all(std::size_t most) const {
   std::vector<std::string> found;
-  // Counts through the values like an odometer. Whole texts are parsed only once per combination.
+  // Counts through the values like an odometer.
   std::vector<std::size_t> at(fields_.size(), 0);
   while (found.size() < most) {
-    std::string text;
+    Changes changes;
     for (std::size_t i = 0; i < fields_.size(); ++i)
-      text += fmt::format("{}{}={}", i == 0 ? "" : ",", fields_[i].name, fields_[i].values[at[i]]);
-    if (Result<std::string> config = complete(text); config.ok())
+      changes.emplace_back(fields_[i].name, fields_[i].values[at[i]]);
+    if (std::optional<std::string> config = with(base_, changes); config)
       found.push_back(*std::move(config));
     std::size_t digit = fields_.size();
     while (digit > 0 && ++at[digit - 1] == fields_[digit - 1].values.size()) at[--digit] = 0;

@@ -2,8 +2,11 @@
 // what is computed, with the values of each; feasible() decides which combinations exist.
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "evolve/candidate.h"
@@ -33,6 +36,10 @@ class ConfigSpace {
   // above, or is not feasible.
   Result<std::string> complete(std::string_view text, const std::string& from) const;
   Result<std::string> complete(std::string_view text) const { return complete(text, base_); }
+  // The same for values of the fields above, many times faster: a random search draws a thousand
+  // configurations for each feasible one.
+  using Changes = std::vector<std::pair<std::string, std::string>>;
+  std::optional<std::string> with(const std::string& from, const Changes& changes) const;
   std::string value(const std::string& config, std::string_view field) const;
   // One lever for each field of the space in which two whole configurations differ.
   std::vector<Lever> levers(const std::string& from, const std::string& to) const;
@@ -43,10 +50,13 @@ class ConfigSpace {
 
  private:
   Result<KernelConfig> parse(std::string_view text, const KernelConfig& defaults) const;
+  // A whole configuration, parsed once; null if it cannot be.
+  const KernelConfig* parsed_whole(const std::string& config) const;
 
   std::string kernel_, base_;
   KernelConfig base_config_;
   std::vector<ConfigField> fields_;
+  mutable std::map<std::string, KernelConfig> parsed_;
 };
 
 }  // namespace octavo::evolve

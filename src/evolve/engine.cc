@@ -80,6 +80,7 @@ Result<bool> Engine::run() {
       if (generations_[arm] > generation) continue;
       OCTAVO_RETURN_IF_ERROR(run_generation(arm, generation));
     }
+  spend();
   ledger_.log(stopped_ ? "stopped" : "finished");
   return !stopped_;
 }
@@ -90,7 +91,7 @@ Status Engine::run_generation(const std::string& arm, int generation) {
   const std::vector<Record*> records = generation_of(arm, generation);
   std::vector<Candidate> pending;
   for (const Record* record : records)
-    if (!record->verdict) {
+    if (!record->verdict && !record->candidate.config.empty()) {
       make_directory(record->candidate);
       pending.push_back(record->candidate);
     }
@@ -117,7 +118,7 @@ Status Engine::run_generation(const std::string& arm, int generation) {
   std::vector<std::string> ids;
   for (const Ranked& elite : elites) ids.push_back(elite.id);
   std::error_code ignored;
-  std::filesystem::remove_all(ledger_.directory() + "/work", ignored);
+  std::filesystem::remove_all(ledger_.directory() + "/candidates", ignored);
   OCTAVO_RETURN_IF_ERROR(ledger_.add(GenerationRecord{arm, generation, ids}));
   elites_[arm] = elites;
   generations_[arm] = generation + 1;
@@ -273,11 +274,18 @@ Record* Engine::find(const std::string& id) {
 
 bool Engine::is_stopped() {
   const double now = now_s();
+  // Not at every step: a transaction waits for the disk.
+  constexpr double kOftenS = 2;
+  if (now - clock_s_ > kOftenS) spend();
+  stopped_ = stopped_ || (parts_.stop && parts_.stop());
+  return stopped_;
+}
+
+void Engine::spend() {
+  const double now = now_s();
   spent_s_ += now - clock_s_;
   (void)ledger_.spend(now - clock_s_);
   clock_s_ = now;
-  stopped_ = stopped_ || (parts_.stop && parts_.stop());
-  return stopped_;
 }
 
 void Engine::show(const std::string& arm, int generation, const std::string& last) {
@@ -295,7 +303,7 @@ void Engine::show(const std::string& arm, int generation, const std::string& las
     status.best = best->second[0].id;
     status.best_speedup = best->second[0].speedup;
   }
-  status.spent_s = spent_s_;
+  status.spent_s = spent_s_ + now_s() - clock_s_;
   status.last = last;
   parts_.progress(status);
 }
@@ -308,7 +316,7 @@ void Engine::make_directory(const Candidate& candidate) const {
 }
 
 std::string Engine::directory_of(const Candidate& candidate) const {
-  return fmt::format("{}/work/{}", ledger_.directory(), candidate.id);
+  return fmt::format("{}/candidates/{}", ledger_.directory(), candidate.id);
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -81,6 +81,7 @@ class Engine {
   Record* find(const std::string& id);
   const Record* find(const std::string& id) const { return const_cast<Engine*>(this)->find(id); }
   bool is_stopped();
+  void spend();
   void show(const std::string& arm, int generation, const std::string& last);
   void make_directory(const Candidate& candidate) const;
   std::string directory_of(const Candidate& candidate) const;

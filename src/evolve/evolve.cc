@@ -181,7 +181,7 @@ void compile_at_once(const std::string& directory, const std::vector<Candidate>&
   Limits limits;
   limits.seconds = 300;
   limits.memory_bytes = std::uint64_t{32} << 30;
-  limits.directory = directory + "/work";
+  limits.directory = directory + "/candidates";
   (void)run_isolated(limits, [&] {
     std::atomic<std::size_t> next = 0;
     std::vector<std::thread> workers;
@@ -194,7 +194,7 @@ void compile_at_once(const std::string& directory, const std::vector<Candidate>&
           const Result<KernelConfig> config = parse_config(candidate.kernel, candidate.config);
           if (!config.ok() || !candidate.patch.empty()) continue;
           KernelStore::Parts parts;
-          parts.cache = CubinCache(fmt::format("{}/work/{}/cubins", directory, candidate.id));
+          parts.cache = CubinCache(fmt::format("{}/candidates/{}/cubins", directory, candidate.id));
           parts.compiler_version = nvrtc_version;
           parts.compile = [](const KernelSource& source) { return compile(source); };
           (void)KernelStore(std::move(parts)).get(source_of(*config));

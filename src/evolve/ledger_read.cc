@@ -11,14 +11,14 @@
 namespace octavo::evolve {
 namespace {
 
-constexpr int kNesting = 12;
+constexpr int kLedgerNesting = 12;
 
 Status broken(std::string_view what) {
   return {ErrorCode::invalid_argument, fmt::format("the ledger has {} that cannot be read.", what)};
 }
 
-Result<std::vector<std::string>> texts(const Value& value, std::string_view what) {
-  const nlohmann::json json = parse_bounded(value.text(), kNesting);
+Result<std::vector<std::string>> text_list(const Value& value, std::string_view what) {
+  const nlohmann::json json = parse_bounded(value.text(), kLedgerNesting);
   if (!json.is_array()) return broken(what);
   std::vector<std::string> list;
   for (const nlohmann::json& one : json) {
@@ -28,8 +28,8 @@ Result<std::vector<std::string>> texts(const Value& value, std::string_view what
   return list;
 }
 
-Result<std::vector<double>> numbers(const Value& value) {
-  const nlohmann::json json = parse_bounded(value.text(), kNesting);
+Result<std::vector<double>> number_list(const Value& value) {
+  const nlohmann::json json = parse_bounded(value.text(), kLedgerNesting);
   if (!json.is_array()) return broken("samples");
   std::vector<double> list;
   for (const nlohmann::json& one : json) {
@@ -48,12 +48,12 @@ Result<Record> record_of(const Row& row) {
   r.candidate.kernel = row[4].text();
   r.candidate.config = row[5].text();
   r.candidate.patch = row[6].text();
-  const nlohmann::json levers = parse_bounded(row[7].text(), kNesting);
+  const nlohmann::json levers = parse_bounded(row[7].text(), kLedgerNesting);
   if (levers.is_discarded()) return broken("levers");
   Result<std::vector<Lever>> read = levers_from_json(levers);
   if (!read.ok()) return read.status();
   r.candidate.levers = *std::move(read);
-  Result<std::vector<std::string>> parents = texts(row[8], "parents");
+  Result<std::vector<std::string>> parents = text_list(row[8], "parents");
   if (!parents.ok()) return parents.status();
   r.candidate.parents = *std::move(parents);
   r.candidate.rationale = row[9].text();
@@ -79,7 +79,7 @@ Status add_gates(const Database& database, std::map<std::string, Record*>& by_id
     gate.gate = row[2].text();
     gate.verdict = verdict_named(row[3].text());
     gate.reason = row[4].text();
-    gate.figures = parse_bounded(row[5].text(), kNesting);
+    gate.figures = parse_bounded(row[5].text(), kLedgerNesting);
     if (gate.figures.is_discarded()) return broken("figures");
     found->second->gates.push_back(std::move(gate));
   }
@@ -93,7 +93,7 @@ Status add_samples(const Database& database, std::map<std::string, Record*>& by_
   if (!rows.ok()) return rows.status();
   for (const Row& row : *rows) {
     const auto found = by_id.find(row[0].text());
-    Result<std::vector<double>> base = numbers(row[4]), candidate = numbers(row[5]);
+    Result<std::vector<double>> base = number_list(row[4]), candidate = number_list(row[5]);
     if (found == by_id.end() || !base.ok() || !candidate.ok()) return broken("samples");
     std::vector<Block>& blocks =
         row[1].text() == "again" ? found->second->again : found->second->first;
@@ -128,7 +128,8 @@ Result<LedgerContents> Ledger::read() const {
   const Result<std::vector<Row>> run = database_.query("SELECT key,value FROM run");
   if (!run.ok()) return run.status();
   for (const Row& row : *run) {
-    if (row[0].text() == "settings") contents.settings = parse_bounded(row[1].text(), kNesting);
+    if (row[0].text() == "settings")
+      contents.settings = parse_bounded(row[1].text(), kLedgerNesting);
     if (row[0].text() == "spent_s")
       contents.spent_s = row[1].kind() == Value::Kind::text
                              ? std::strtod(row[1].text().c_str(), nullptr)
@@ -150,7 +151,7 @@ Result<LedgerContents> Ledger::read() const {
       database_.query("SELECT arm,generation,elites FROM generations ORDER BY number");
   if (!generations.ok()) return generations.status();
   for (const Row& row : *generations) {
-    Result<std::vector<std::string>> elites = texts(row[2], "elites");
+    Result<std::vector<std::string>> elites = text_list(row[2], "elites");
     if (!elites.ok()) return elites.status();
     contents.generations.push_back(
         {row[0].text(), static_cast<int>(row[1].integer()), *std::move(elites)});

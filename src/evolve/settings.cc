@@ -7,7 +7,7 @@
 namespace octavo::evolve {
 namespace {
 
-nlohmann::json shape_json(const BenchCase& s) {
+nlohmann::json case_json(const BenchCase& s) {
   nlohmann::json json = {{"name", s.name},
                          {"batch", s.batch},
                          {"heads", s.heads},
@@ -18,7 +18,7 @@ nlohmann::json shape_json(const BenchCase& s) {
   return json;
 }
 
-BenchCase shape_from(const nlohmann::json& json) {
+BenchCase case_from(const nlohmann::json& json) {
   BenchCase s;
   s.name = json.at("name").get<std::string>();
   s.batch = json.at("batch").get<std::int64_t>();
@@ -32,7 +32,7 @@ BenchCase shape_from(const nlohmann::json& json) {
 
 nlohmann::json task_json(const Task& t) {
   nlohmann::json shapes = nlohmann::json::array();
-  for (const BenchCase& s : t.shapes) shapes.push_back(shape_json(s));
+  for (const BenchCase& s : t.shapes) shapes.push_back(case_json(s));
   return {{"kernel", t.kernel},
           {"dtype", static_cast<int>(t.dtype)},
           {"precision", static_cast<int>(t.attention.precision)},
@@ -48,7 +48,7 @@ Task task_from(const nlohmann::json& json) {
   t.dtype = static_cast<DType>(json.at("dtype").get<int>());
   t.attention.precision = static_cast<Precision>(json.at("precision").get<int>());
   t.attention.causal = static_cast<Causal>(json.at("causal").get<int>());
-  for (const nlohmann::json& s : json.at("shapes")) t.shapes.push_back(shape_from(s));
+  for (const nlohmann::json& s : json.at("shapes")) t.shapes.push_back(case_from(s));
   t.base_config = json.at("base_config").get<std::string>();
   t.device = {static_cast<Device::Kind>(json.at("device").at(0).get<int>()),
               json.at("device").at(1).get<int>()};

@@ -48,8 +48,8 @@ struct Attention {
   }
 };
 
-// 448 rows are three tiles of 192 rows, the last of which is short: with four CTAs the short tiles of
-// both heads come last.
+// 448 rows are three tiles of 192 rows, the last of which is short: with four CTAs the short tiles
+// of both heads come last.
 TEST(EmulatorSmMargin, ChangesNoBitsOfTheHopperKernel) {
   Attention call(2, 448, 300);
   const std::vector<std::vector<std::int32_t>> sequences = {{}, {0, 70, 70, 300}};

@@ -29,11 +29,11 @@ std::string refusal(const std::vector<Proposal>& proposals) {
 TEST(EvolveCommand, ProposesCandidates) {
   const std::vector<Proposal> proposals =
       run(R"(cat >/dev/null; echo '{"candidates":[{"config":"stages=3","tag":"depth"},
-      {"parent":"base","patch":"--- a\n","rationale":"why"},{"config":"stages=4"}]}')");
+      {"parent":"base","patch":"--- a","rationale":"why"},{"config":"stages=4"}]}')");
   ASSERT_EQ(proposals.size(), 2U);  // as many as were asked for
   EXPECT_EQ(proposals[0].parent, "current");
   EXPECT_EQ(proposals[0].levers, (std::vector<Lever>{{"depth", "stages=3", ""}}));
-  EXPECT_EQ(proposals[1].levers, (std::vector<Lever>{{"patch", "", "--- a\n"}}));
+  EXPECT_EQ(proposals[1].levers, (std::vector<Lever>{{"patch", "", "--- a"}}));
   EXPECT_EQ(proposals[1].rationale, "why");
 }
 

@@ -78,10 +78,12 @@ TEST_P(Proposes, FeasibleNewConfigurations) {
                         .generation = 1,
                         .count = 20,
                         .seed = 5,
-                        .is_known = [&](const std::string& c) { return c == known; }};
+                        .is_known = [&](const std::string& c) {
+                          return c == known || c == other || c == space.base();
+                        }};
   const std::vector<Proposal> proposals = generator_named(GetParam())->propose(request);
   EXPECT_EQ(proposals.size(), 20U);
-  std::set<std::string> seen = {known, space.base()};
+  std::set<std::string> seen = {known, other, space.base()};
   for (const Proposal& proposal : proposals) {
     std::string fields;
     for (const Lever& lever : proposal.levers) fields += (fields.empty() ? "" : ",") + lever.config;

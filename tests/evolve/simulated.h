@@ -2,8 +2,9 @@
 // milliseconds: times follow from the configuration, with noise, drift and what a process adds.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
-#include <cstdlib>
+#include <functional>
 #include <memory>
 #include <numbers>
 #include <string>
@@ -43,6 +44,12 @@ inline Block simulated_block(const std::vector<double>& base_us,
   return block;
 }
 
+// Called at every step of the simulation; a test may end the process there.
+inline std::function<void()>& at_every_step() {
+  static std::function<void()> step = [] {};
+  return step;
+}
+
 // The time of a configuration: its distance from the best one, field by field.
 class SimulatedChip : public Measurer {
  public:
@@ -64,6 +71,7 @@ class SimulatedChip : public Measurer {
 
   Result<Block> measure(const Task& task, const MeasureRequest& request) override {
     ++measured;
+    at_every_step()();
     std::vector<double> base, candidate;
     for (std::size_t i = 0; i < task.shapes.size(); ++i) {
       const std::string& of_base = request.base->config;
@@ -88,6 +96,7 @@ class SimulatedGate : public Gate {
   std::string_view name() const override { return name_; }
   GateOutcome judge(const Candidate& candidate, const Context&) override {
     ++judged;
+    at_every_step()();
     GateOutcome outcome{Verdict::passed, "Passed.", {}};
     if (name_ == "compile")
       outcome.figures = {{"sass_sha256", candidate.config + candidate.patch},

@@ -46,16 +46,17 @@ TEST(EvolveStatistics, AKernelIsNotFasterThanItself) {
   EXPECT_LT(resolution, 0.005);
 }
 
-// Without the margin kSmallestEffect an interval of 95% would be wrong this often by itself.
+// Over three processes, as before an admission. One process does not know what it adds itself: its
+// interval alone is too narrow.
 TEST(EvolveStatistics, TheIntervalHoldsTheTruth) {
-  constexpr int kTrials = 400;
+  constexpr int kTrials = 400, kBlocks = 3;
   int outside = 0;
   for (int i = 0; i < kTrials; ++i) {
-    const Speedup speedup = trial(0.02, 1000 + i).speedup;
+    const Speedup speedup = trial(0.02, 1000 + i, kBlocks).speedup;
     outside += speedup.low > 1 / 1.02 || speedup.high < 1 / 1.02;
   }
-  EXPECT_LE(outside, kTrials * 10 / 100);
-  EXPECT_GE(outside, 1);  // else it is far too wide
+  EXPECT_LE(outside, kTrials * 5 / 100);
+  EXPECT_LT(trial(0.02, 1000, kBlocks).resolution, 0.01);
 }
 
 TEST(EvolveStatistics, PlantedSlowdownsAreDetected) {
@@ -125,8 +126,8 @@ TEST(EvolveStatistics, IncompleteTimesAreUndecided) {
 TEST(EvolveStatistics, StudentsDistribution) {
   EXPECT_NEAR(student_t(1), 12.706, 1e-3);
   EXPECT_NEAR(student_t(30), 2.042, 1e-3);
-  EXPECT_NEAR(student_t(31), 2.0395, 2e-3);
-  EXPECT_NEAR(student_t(1000), 1.962, 2e-3);
+  EXPECT_NEAR(student_t(31), 2.0395, 1e-3);
+  EXPECT_NEAR(student_t(1000), 1.9623, 1e-3);
 }
 
 }  // namespace
