@@ -275,6 +275,15 @@ void add_evolve_command(CLI::App& app, int& exit_code) {
                  write_file(flags.file, require(evolve_html(flags.directory)));
                exit_code = finish(flags.json, result);
              });
+  CLI::App* examine = command->add_subcommand(
+      "examine", "Run a candidate in a file on the GPU; the sanitizer gate does, under its tool");
+  const auto candidate = std::make_shared<std::string>();
+  examine->add_option("FILE", *candidate, "that the gate has written")->required();
+  add_example(*examine, "compute-sanitizer octavo evolve examine sanitized.json");
+  examine->callback([candidate, &exit_code] {
+    require(evolve_examine(*candidate));
+    exit_code = kExitOk;
+  });
   struct ExportFlags {
     std::string directory, patch;
   };

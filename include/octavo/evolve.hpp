@@ -112,4 +112,8 @@ struct EvolveExport {
 };
 OCTAVO_API Result<EvolveExport> evolve_export(const std::string& directory);
 
+// Runs the candidate of a file that the sanitizer gate has written, in this process, so that a tool
+// can watch it. The error says what it gets wrong.
+OCTAVO_API Status evolve_examine(const std::string& path);
+
 }  // namespace octavo

@@ -1,5 +1,5 @@
 // The sanitizer gate: the candidate's checks on the GPU once more, under compute-sanitizer. It runs
-// the command itself with --examine and the candidate in a file.
+// `octavo evolve examine` with the candidate in a file.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -55,7 +55,7 @@ class SanitizerGate : public Gate {
       Limits limits = limits_of(context);
       limits.gpu = true;
       const ChildResult ran = run_program(limits, {tool, "--tool", kind, "--error-exitcode", "9",
-                                                   command, "evolve", "--examine", file});
+                                                   command, "evolve", "examine", file});
       figures[kind] = ran.reason;
       if (ran.finished()) continue;
       GateOutcome outcome = rejected(
