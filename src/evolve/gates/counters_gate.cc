@@ -27,6 +27,8 @@ constexpr double kLeastShare = 0.95;
 // --- the emulator
 // ---------------------------------------------------------------------------------
 
+#if defined(OCTAVO_HAS_EMULATOR)
+
 // Two problems whose products are easily counted: full, and causal with as many queries as keys.
 std::vector<evidence::Case> counted_cases(const KernelConfig& config) {
   evidence::Case c = edge_cases(config).front();
@@ -137,6 +139,14 @@ GateOutcome count_emulated(const EmulatedKernel& kernel, const KernelConfig& con
   outcome.figures["emulated"] = counts;
   return outcome;
 }
+
+#else
+
+GateOutcome count_emulated(const EmulatedKernel& /*kernel*/, const KernelConfig& /*config*/) {
+  return not_done("This library was built without the emulator.");
+}
+
+#endif
 
 // --- the GPU
 // --------------------------------------------------------------------------------------

@@ -2,16 +2,26 @@
 // and it runs in a child that may do nothing else.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
+#include <vector>
 
-#include "evolve/gates/host_kernel.h"
+#include "evidence/cases/cases.h"
 #include "evolve/gates/subject.h"
+#if defined(OCTAVO_HAS_EMULATOR)
+#include "evolve/gates/host_kernel.h"
+#endif
 
 namespace octavo::evolve {
 
+#if !defined(OCTAVO_HAS_EMULATOR)
+struct EmulatedKernel {};  // no kernel runs in a library without the emulator
+#endif
+
 using JudgeKernel = std::function<GateOutcome(const EmulatedKernel&)>;
 
-// "Not done" if there is no compiler.
+// "Not done" if there is no compiler, and in a library without the emulator.
 GateOutcome judge_emulated(const Subject& subject, const Context& context, std::string_view gate,
                            const JudgeKernel& judge);
 

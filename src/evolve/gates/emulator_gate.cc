@@ -8,6 +8,7 @@
 #include "evolve/gates/standard_gates.h"
 
 namespace octavo::evolve {
+#if defined(OCTAVO_HAS_EMULATOR)
 namespace {
 
 // The kernel's library, which a gate before may have built.
@@ -91,6 +92,21 @@ GateOutcome check_emulated(const EmulatedKernel& kernel, const std::vector<evide
   outcome.figures = {{"cases", ran}, {"schedules", schedules.size()}, {"worst_bound_ratio", worst}};
   return outcome;
 }
+
+#else
+
+GateOutcome judge_emulated(const Subject& /*subject*/, const Context& /*context*/,
+                           std::string_view /*gate*/, const JudgeKernel& /*judge*/) {
+  return not_done("This library was built without the emulator.");
+}
+
+GateOutcome check_emulated(const EmulatedKernel& /*kernel*/,
+                           const std::vector<evidence::Case>& /*cases*/,
+                           const std::vector<std::optional<std::uint64_t>>& /*schedules*/) {
+  return not_done("This library was built without the emulator.");
+}
+
+#endif
 
 namespace {
 
