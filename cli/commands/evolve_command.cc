@@ -154,7 +154,7 @@ void add_search_flags(CLI::App& run, EvolveOptions& o, std::string& script_file)
       ->group(kGroup);
   run.add_option("--may-be-missing", o.may_be_missing,
                  "a gate without which kernels are admitted if this machine cannot run it: "
-                 "sanitizer, counters; repeatable")
+                 "emulator, sanitizer, counters; repeatable")
       ->type_name("GATE")
       ->expected(1)
       ->take_all()

@@ -49,7 +49,7 @@ struct EvolveOptions {
   int again_blocks = 3;  // fresh processes that time a kernel again before it is admitted
   double gate_seconds = 120;
   std::optional<std::uint64_t> seed{};      // empty: drawn, and kept in the ledger
-  std::vector<std::string> may_be_missing;  // gates that need not be done: sanitizer, counters
+  std::vector<std::string> may_be_missing;  // of emulator, sanitizer, counters: need not be done
 };
 
 // How long a session goes on, and what it shows.
