@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
   add_cache_command(app, exit_code);
   add_emulator_command(app, exit_code);
   add_ladder_command(app, exit_code);
+  add_evolve_command(app, exit_code);
   add_completion_command(app, exit_code);
   add_help_command(app, exit_code);
   const int code = parse_and_run(app, argc, argv, exit_code);

@@ -3,6 +3,7 @@
 #include "report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -313,6 +314,41 @@ std::string render(const CountersReport& report) {
   }
   if (!report.not_counted.empty()) text += "\nnot counted:\n";
   for (const std::string& part : report.not_counted) text += "  " + wrapped(part, 4) + "\n";
+  return text;
+}
+
+std::string render(const EvolveReport& report) {
+  using enum Table::Align;
+  const auto percent = [](double speedup) { return fmt::format("{:+.2f}%", (speedup - 1) * 100); };
+  std::string text = fmt::format(
+      "{} in {}: {}, {} candidates judged, {:.0f} s, seed {}\n\n", report.kernel, report.directory,
+      report.finished ? "complete" : "not complete; `octavo evolve resume`", report.judged,
+      report.seconds, report.seed);
+  Table elites({{"arm", left},
+                {"kernel", left},
+                {"speed-up"},
+                {"interval"},
+                {"levers", left},
+                {"audit", left}});
+  for (const EvolveElite& e : report.elites)
+    elites.add_row({e.arm, e.id, percent(e.speedup),
+                    fmt::format("{} to {}", percent(e.low), percent(e.high)),
+                    fmt::format("{}", fmt::join(e.levers, ", ")), e.audit});
+  Table gates({{"gate", left}, {"rejected"}, {"not done"}});
+  for (const EvolveRejections& each : report.rejections)
+    gates.add_row({each.gate, fmt::format("{}", each.rejected), fmt::format("{}", each.not_done)});
+  text += elites.text() + "\n" + gates.text();
+  if (!report.effects.empty()) {
+    Table effects({{"kernel", left}, {"lever", left}, {"effect"}, {"interval", left}});
+    for (const EvolveEffect& e : report.effects)
+      effects.add_row(
+          {e.candidate, e.change, e.not_measured.empty() ? percent(e.speedup) : "not measured",
+           e.not_measured.empty() ? fmt::format("{} to {}", percent(e.low), percent(e.high))
+                                  : e.not_measured});
+    text += "\n" + effects.text();
+  }
+  for (const std::string& difference : report.differences)
+    text += "  " + wrapped("replayed otherwise: " + difference, 4) + "\n";
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include "octavo/bundle.hpp"
 #include "octavo/counters.hpp"
 #include "octavo/evidence.hpp"
+#include "octavo/evolve.hpp"
 #include "octavo/gate.hpp"
 #include "octavo/ladder.hpp"
 
@@ -17,6 +18,7 @@ std::string render(const AccuracyReport& report);
 std::string render(const BenchReport& report);
 std::string render(const CountersReport& report);
 std::string render(const LadderReport& report);
+std::string render(const EvolveReport& report);
 std::string render(const GateReport& report);
 std::string render(const BundleReport& report);
 std::string render(const Explanation& explanation, const std::string& problem);

@@ -43,6 +43,16 @@ else()
   octavo_say("Command" "left out (OCTAVO_CLI is OFF)")
 endif()
 
+# `octavo evolve` opens SQLite when it runs, so that the library has no such dependency; the header is
+# for the test of its declarations.
+find_path(OCTAVO_SQLITE_INCLUDE sqlite3.h)
+mark_as_advanced(OCTAVO_SQLITE_INCLUDE)
+if(OCTAVO_SQLITE_INCLUDE)
+  octavo_say("SQLite" "found, opened at run time for the ledger of octavo evolve")
+else()
+  octavo_say("SQLite" "not found (libsqlite3-dev); octavo evolve needs libsqlite3.so.0 when it runs")
+endif()
+
 if(OCTAVO_TESTS)
   find_package(GTest QUIET)
   find_package(Python3 QUIET COMPONENTS Interpreter)

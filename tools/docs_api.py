@@ -15,7 +15,7 @@ HEADERS = {
     "reference/c.md": ("C", ["octavo.h"]),
     "reference/headers.md": ("Checks, benchmarks and kernels in C++", [
         "evidence.hpp", "accuracy.hpp", "gate.hpp", "bundle.hpp", "counters.hpp", "kernels.hpp", "emulator.hpp",
-        "ladder.hpp", "file.hpp"]),
+        "ladder.hpp", "evolve.hpp", "file.hpp"]),
 }
 PYTHON_PAGE = "reference/python.md"
 # Of each module, in this order: (heading, file below python/octavo, names; None for those of __all__).

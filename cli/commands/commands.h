@@ -22,6 +22,7 @@ void add_kernels_command(CLI::App& app, int& exit_code);
 void add_cache_command(CLI::App& app, int& exit_code);
 void add_emulator_command(CLI::App& app, int& exit_code);
 void add_ladder_command(CLI::App& app, int& exit_code);
+void add_evolve_command(CLI::App& app, int& exit_code);
 void add_completion_command(CLI::App& app, int& exit_code);
 void add_help_command(CLI::App& app, int& exit_code);
 

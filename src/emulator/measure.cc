@@ -30,14 +30,19 @@ std::int64_t wavefronts(const Address* addresses, std::uint32_t lanes, std::uint
 
 }  // namespace
 
-void Measures::count(const char* instruction, std::int64_t times) {
-  if (!on) return;
-  for (Count& c : counts_)
-    if (c.instruction == instruction || std::string_view(c.instruction) == instruction) {
+void Measures::add(std::vector<Count>& counts, const char* name, std::int64_t times) {
+  for (Count& c : counts)
+    if (c.instruction == name || std::string_view(c.instruction) == name) {
       c.times += times;
       return;
     }
-  counts_.push_back({instruction, times});
+  counts.push_back({name, times});
+}
+void Measures::count(const char* instruction, std::int64_t times) {
+  if (on) add(counts_, instruction, times);
+}
+void Measures::count_products(const char* format, std::int64_t products) {
+  if (on) add(products_, format, products);
 }
 
 void Measures::access(int warp, int lane, Place place, bool shared, std::uint64_t address,

@@ -33,6 +33,8 @@ class Measures {
   bool on = false;
 
   void count(const char* instruction, std::int64_t times = 1);
+  // Multiplications of a warp's product on the tensor cores, by the format of an operand.
+  void count_products(const char* format, std::int64_t products);
   // One lane's part of a warp's access. `warp` is unique in the cluster.
   void access(int warp, int lane, Place place, bool shared, std::uint64_t address,
               std::uint32_t bytes);
@@ -43,6 +45,7 @@ class Measures {
 
   const std::vector<Line>& lines() const { return lines_; }
   const std::vector<Count>& counts() const { return counts_; }
+  const std::vector<Count>& products() const { return products_; }
   std::int64_t counted(const char* instruction) const;
   std::int64_t bank_conflicts() const;
 
@@ -56,10 +59,11 @@ class Measures {
   };
   Line& line(Place place, bool shared);
   void add(const Group& group);
+  static void add(std::vector<Count>& counts, const char* name, std::int64_t times);
 
   std::vector<std::vector<Group>> open_;  // by warp
   std::vector<Line> lines_;
-  std::vector<Count> counts_;
+  std::vector<Count> counts_, products_;
 };
 
 }  // namespace octavo::emulator

@@ -260,6 +260,9 @@ void start_wgmma(Warp& warp, WgmmaOperation op) {
                  "no wgmma.fence since the warp last had its registers", "", {}, warp.lanes[0]);
   op.group = queue.open;
   const Number a = number_of(op.shape.a), b = number_of(op.shape.b);
+  // In the format of B, which is the operand that the kernel was given.
+  machine.measures().count_products(
+      name(b), std::int64_t{kRowsOfWarp} * op.shape.n * (32 / number_bytes(b)));
   if (!op.a_in_registers)
     note_reads(warp, op, op.a, op.shape.transpose_a,
                static_cast<std::uint32_t>(warp.index % 4 * kRowsOfWarp), kRowsOfWarp, a);

@@ -30,7 +30,8 @@ MAY_INCLUDE = {
     "gpu": {"base", "files", "numeric", "attention", "config", "device"},
     "runtime": {"base", "numeric", "attention", "config", "cpu", "gpu", "emulator"},
     "evidence": {"base", "files", "numeric", "attention", "config", "cpu", "gpu", "emulator", "runtime"},
-    "evolve": {"base", "numeric", "attention", "config", "gpu", "runtime", "evidence"},
+    "evolve": {"base", "files", "numeric", "attention", "config", "gpu", "emulator", "runtime",
+               "evidence"},
 }
 ONE_LEVEL = {"config", "device"}
 # NVRTC compiles these: a standard header costs it seconds, and must be installed.

@@ -101,6 +101,8 @@ void mma(const char* name, Number a_format, Number b_format, MmaLane<float> lane
   meet({name, site}, lane, [&](Warp& warp, const MmaLanes<float>& lanes) {
     Machine& machine = *warp.lanes[0]->machine;
     machine.measures().count(name);
+    machine.measures().count_products(
+        emulator::name(b_format), std::int64_t{kRows} * kColumns * (32 / number_bytes(b_format)));
     const bool paired = number_bytes(a_format) == 1 && machine.launch().arch >= 90;
     const TileA& a = gather_a(lanes, a_format, paired);
     TileB b;
@@ -119,6 +121,8 @@ void mma(const char* name, Number a_format, Number b_format, MmaLane<float> lane
 void mma(const char* name, Number a_format, Number b_format, MmaLane<i32> lane, Site site) {
   meet({name, site}, lane, [&](Warp& warp, const MmaLanes<i32>& lanes) {
     warp.lanes[0]->machine->measures().count(name);
+    warp.lanes[0]->machine->measures().count_products(emulator::name(b_format),
+                                                      std::int64_t{kRows} * kColumns * 32);
     const TileA& a = gather_a(lanes, a_format, false);
     TileB b;
     u32 d[kRows * kColumns];

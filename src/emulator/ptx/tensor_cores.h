@@ -17,6 +17,10 @@ inline float canonical(float x) { return std::isnan(x) ? std::bit_cast<float>(0x
 
 enum class Number : std::uint8_t { f16, bf16, e4m3, e5m2, s8, u8 };
 constexpr int number_bytes(Number n) { return n <= Number::bf16 ? 2 : 1; }
+constexpr const char* name(Number n) {
+  constexpr const char* kNames[] = {"f16", "bf16", "e4m3", "e5m2", "s8", "u8"};
+  return kNames[static_cast<int>(n)];
+}
 
 struct Accumulation {
   int group = 16;          // products that are summed at once

@@ -228,8 +228,9 @@ std::string Case::name() const {
   if (options.sm_margin != 0) text += fmt::format(" sm_margin={}", options.sm_margin);
   if (options.batch_invariant) text += " batch_invariant";
   if (amax) text += " amax";
-  if (values != InputValues::normal)
-    text += values == InputValues::positive ? " positive" : " equal_keys";
+  if (values == InputValues::positive) text += " positive";
+  if (values == InputValues::equal_keys) text += " equal_keys";
+  if (values == InputValues::low_tail) text += " low_tail";
   if (outliers) text += " outliers";
   if (sampled_rows > 0) text += fmt::format(" rows={}", sampled_rows);
   text += fmt::format(" seed={}", seed);

@@ -23,12 +23,14 @@ enum class Layout : std::uint8_t {
   aligned_gaps,  // strides with gaps that keep rows aligned to 16 bytes; of paged caches only
 };
 
-// The distribution of random values. The last two add up without cancellation, which exposes a sum
-// that drifts with the number of keys.
+// The distribution of random values. `positive` and `equal_keys` add up without cancellation, which
+// exposes a sum that drifts with the number of keys.
 enum class InputValues : std::uint8_t {
   normal,
   positive,    // V without its signs
   equal_keys,  // every key of a head, and its row of V, is the first one
+  low_tail,    // all keys after the first 64 have low scores, which exposes a kernel that skips
+               // them: none of them has much weight, but together they have
 };
 
 // cu_seqlens of a varlen batch of kHostileSequences, lengths and page table of a paged cache, or

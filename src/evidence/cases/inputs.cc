@@ -150,11 +150,32 @@ void add_outliers(const Tensor& t, std::int64_t channel) {
       }
 }
 
-// Changes the values of K (stream 1) or V (stream 2) as c.values says. With equal_keys all rows of
+// InputValues::low_tail: makes Q and K positive, and keys after the first 64 so much smaller that
+// with the usual scale their scores are 3, 5 or 7 log2 units lower, by the seed.
+void lower_tail(const Case& c, const Tensor& t, const std::vector<Span>& spans,
+                std::uint64_t stream) {
+  constexpr std::int64_t kHighKeys = 64;
+  constexpr float kMeanProduct = 0.6366f, kLn2 = 0.6931f;  // of the sizes of two normal values
+  const auto lower_log2 = static_cast<float>(3 + 2 * (c.seed % 3));
+  const float factor =
+      1 - lower_log2 * kLn2 / (kMeanProduct * std::sqrt(static_cast<float>(c.head_dim)));
+  for (const Span& span : spans)
+    for (std::int64_t h = 0; h < t.shape[1]; ++h)
+      for (std::int64_t s = 0; s < span.length; ++s)
+        for (std::int64_t d = 0; d < t.shape[3]; ++d) {
+          const std::int64_t at =
+              span.batch * t.stride[0] + h * t.stride[1] + (span.begin + s) * t.stride[2] + d;
+          const float x = std::abs(load_element(t.dtype, t.data, at));
+          store_element(t.dtype, t.data, at, stream == 1 && s >= kHighKeys ? x * factor : x);
+        }
+}
+
+// Changes the values of Q (stream 0), K (1) or V (2) as c.values says. With equal_keys all rows of
 // a sequence become its first row.
 void shape_values(const Case& c, const Tensor& t, const std::vector<Span>& spans,
                   std::uint64_t stream) {
-  if (c.values == InputValues::normal || stream == 0) return;
+  if (c.values == InputValues::low_tail && stream < 2) lower_tail(c, t, spans, stream);
+  if (c.values == InputValues::normal || c.values == InputValues::low_tail || stream == 0) return;
   if (c.values == InputValues::positive && stream != 2) return;
   for (const Span& span : spans)
     for (std::int64_t h = 0; h < t.shape[1]; ++h)

@@ -11,6 +11,8 @@
 #include <optional>
 #include <string_view>
 
+#include "gpu/jit/sha256.h"
+
 namespace octavo {
 namespace {
 
@@ -195,6 +197,7 @@ CubinKernel read_kernel(std::string_view symbol, Bytes code) {
   CubinKernel kernel;
   kernel.symbol = symbol;
   kernel.code_bytes = code.size();
+  kernel.code_sha256 = sha256_hex(code);
   for (std::size_t at = 0; at + kInstructionBytes <= code.size(); at += kInstructionBytes) {
     count(code.subspan(at, kInstructionBytes), kernel.instructions);
   }

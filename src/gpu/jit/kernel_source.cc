@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <set>
 #include <string_view>
 
@@ -133,6 +136,14 @@ Status no_other_family(std::string_view what) {
 
 namespace {
 
+struct OverlaidSources {
+  SourceOverlay overlay;
+  std::vector<EmbeddedSource> all;
+  std::string digest;
+};
+// Null: no overlay. Overlays are never freed, because spans of them may be in use.
+constinit std::atomic<const OverlaidSources*> overlaid{nullptr};
+
 // Device code includes only embedded files, in quotes and by their path from src/, so matching the
 // prefix of a line is enough.
 void collect(std::string_view name, std::set<std::string_view>& found) {
@@ -148,6 +159,39 @@ void collect(std::string_view name, std::set<std::string_view>& found) {
 }
 
 }  // namespace
+
+std::span<const EmbeddedSource> embedded_sources() {
+  const OverlaidSources* const now = overlaid.load(std::memory_order_acquire);
+  return now == nullptr ? detail::built_in_sources() : now->all;
+}
+
+Status use_source_overlay(const SourceOverlay& overlay) {
+  if (overlay.empty()) {
+    overlaid.store(nullptr, std::memory_order_release);
+    return {};
+  }
+  auto made = std::make_unique<OverlaidSources>();
+  made->overlay = overlay;
+  const std::span<const EmbeddedSource> built_in = detail::built_in_sources();
+  made->all.assign(built_in.begin(), built_in.end());
+  Sha256 hash;
+  for (const auto& [name, text] : made->overlay) {
+    const auto found = std::find_if(made->all.begin(), made->all.end(),
+                                    [&name = name](const auto& s) { return name == s.name; });
+    if (found == made->all.end())
+      return invalid("overlay", "'" + name + "'", "the files of src/config and src/device");
+    found->text = text.c_str();
+    hash.field(name).field(text);
+  }
+  made->digest = hash.finish_hex();
+  overlaid.store(made.release(), std::memory_order_release);
+  return {};
+}
+
+std::string source_overlay_digest() {
+  const OverlaidSources* const now = overlaid.load(std::memory_order_acquire);
+  return now == nullptr ? "" : now->digest;
+}
 
 const EmbeddedSource* find_embedded_source(std::string_view name) {
   for (const EmbeddedSource& source : embedded_sources()) {

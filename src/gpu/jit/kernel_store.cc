@@ -57,8 +57,9 @@ Result<std::shared_ptr<const LoadedKernel>> KernelStore::get(const KernelSource&
   std::shared_ptr<Slot> slot;
   {
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<Slot>& place = slots_[fmt::format("{} {} {} {}", source.include, source.arch,
-                                                      source.ptx, source.name_expression)];
+    std::shared_ptr<Slot>& place =
+        slots_[fmt::format("{} {} {} {} {}", source.include, source.arch, source.ptx,
+                           source.name_expression, source_overlay_digest())];
     if (place == nullptr) place = std::make_shared<Slot>();
     slot = place;
   }

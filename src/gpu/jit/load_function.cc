@@ -69,8 +69,8 @@ Result<cuda::Function> load_function(const Gpu& gpu, const KernelSource& source,
   if (gpu.is_emulated()) return gpu.kernels->function(source);
   static constinit PerProcess<LoadedFunctions> of_process;
   LoadedFunctions& loaded = of_process.get();
-  const std::string key =
-      fmt::format("{} {} {} {}", gpu.info.index, source.arch, source.ptx, source.name_expression);
+  const std::string key = fmt::format("{} {} {} {} {}", gpu.info.index, source.arch, source.ptx,
+                                      source.name_expression, source_overlay_digest());
   {
     const std::lock_guard lock(loaded.mutex);
     if (const auto found = loaded.by_key.find(key); found != loaded.by_key.end())

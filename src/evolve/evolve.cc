@@ -1,0 +1,285 @@
+// The public functions: they assemble the engine from a run's settings.
+#include "octavo/evolve.hpp"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "attention/validate.h"
+#include "base/error.h"
+#include "evidence/cases/planned_case.h"
+#include "evolve/engine.h"
+#include "evolve/gates/examine.h"
+#include "evolve/gates/standard_gates.h"
+#include "evolve/isolation/isolate.h"
+#include "evolve/summary.h"
+#include "gpu/jit/kernel_store.h"
+#include "gpu/jit/nvrtc.h"
+#include "octavo/kernels.hpp"
+
+namespace octavo {
+namespace {
+
+using namespace evolve;
+
+constexpr std::string_view kGenerators[] = {"config",     "random",  "best_of_n",
+                                            "exhaustive", "command", "scripted"};
+
+Result<std::unique_ptr<Generator>> generator_named(std::string_view name, const Settings& s) {
+  if (name == "config") return config_generator();
+  if (name == "random") return random_generator();
+  if (name == "best_of_n") return best_of_n_generator();
+  if (name == "exhaustive") return exhaustive_generator();
+  if (name == "command") {
+    if (s.command.empty()) return invalid("the command", "empty", "a command for /bin/sh");
+    return command_generator({s.command, s.command_limit_s});
+  }
+  if (name == "scripted") return scripted_generator(s.script);
+  return invalid("the generator", fmt::format("'{}'", name),
+                 fmt::format("{}", fmt::join(kGenerators, ", ")));
+}
+
+Problem problem_of(const EvolveOptions& options, const BenchCase& shape) {
+  Problem p;
+  p.batch = shape.batch;
+  p.heads_q = shape.heads;
+  p.heads_kv = shape.heads_kv.value_or(shape.heads);
+  p.seqlen_q = shape.length;
+  p.seqlen_kv = shape.length_kv.value_or(shape.length);
+  p.head_dim = p.head_dim_v = shape.head_dim;
+  p.q = p.k = p.v = p.out = options.dtype;
+  p.options = options.attention;
+  return p;
+}
+
+// Asked in a child: a process that has opened a GPU cannot pass it on to its children.
+Device first_device() {
+  Limits limits;
+  limits.gpu = true;
+  const ChildResult child = run_isolated(limits, [] {
+    for (const DeviceInfo& info : devices())
+      if (info.available && info.device.kind == Device::Kind::cuda)
+        return std::to_string(info.device.index);
+    return std::string();
+  });
+  if (!child.finished() || child.output.empty()) return {Device::Kind::cpu, 0};
+  return {Device::Kind::cuda, std::atoi(child.output.c_str())};
+}
+
+// The configuration that the library chooses for a problem: on the GPU, asked in a child, as this
+// process must not open it; elsewhere the one of an H200.
+Result<std::string> chosen_config(const EvolveOptions& options, Device device,
+                                  const BenchCase& shape) {
+  const Problem problem = problem_of(options, shape);
+  if (device.kind != Device::Kind::cuda) {
+    const Result<Explanation> explained = explain_on_known_gpu(problem, "h200");
+    if (!explained.ok()) return explained.status();
+    return explained->config;
+  }
+  Limits limits;
+  limits.gpu = true;
+  const ChildResult child = run_isolated(limits, [&] {
+    const Result<Explanation> explained = explain(problem, device);
+    return explained.ok() ? "+" + explained->config : "-" + explained.status().message();
+  });
+  if (!child.finished()) return Status(ErrorCode::device_error, child.reason);
+  if (!child.output.starts_with('+'))
+    return Status(ErrorCode::unsupported, child.output.substr(child.output.empty() ? 0 : 1));
+  return child.output.substr(1);
+}
+
+Status check_range(std::string_view name, double value, double least, double most) {
+  if (value >= least && value <= most) return {};
+  return invalid(name, fmt::format("{:g}", value), fmt::format("{:g} to {:g}", least, most));
+}
+
+Status check_options(const EvolveOptions& o) {
+  if (o.directory.empty()) return invalid("the directory", "empty", "a path");
+  if (o.device && o.device->kind == Device::Kind::emulator)
+    return unsupported("device", name(*o.device), "cuda, cpu for evolve");
+  OCTAVO_RETURN_IF_ERROR(check_range("generations", o.generations, 1, 100000));
+  OCTAVO_RETURN_IF_ERROR(check_range("population", o.population, 1, 1000));
+  OCTAVO_RETURN_IF_ERROR(check_range("elites", o.elites, 1, 100));
+  OCTAVO_RETURN_IF_ERROR(check_range("rounds", o.rounds, 5, 10000));
+  OCTAVO_RETURN_IF_ERROR(check_range("again_blocks", o.again_blocks, 2, 100));
+  OCTAVO_RETURN_IF_ERROR(check_range("gate_seconds", o.gate_seconds, 1, 86400));
+  OCTAVO_RETURN_IF_ERROR(check_range("command_seconds", o.command_seconds, 1, 86400));
+  for (const std::string& control : o.controls)
+    if (control != "random" && control != "best_of_n")
+      return invalid("a control", fmt::format("'{}'", control), "random, best_of_n");
+  for (const std::string& gate : o.may_be_missing)
+    if (gate != "emulator" && gate != "sanitizer" && gate != "counters")
+      return invalid("a gate that may be missing", fmt::format("'{}'", gate),
+                     "emulator, sanitizer, counters");
+  return {};
+}
+
+std::uint64_t drawn_seed() {
+  std::uint64_t seed = 0;
+  if (::getrandom(&seed, sizeof seed, 0) != sizeof seed)
+    seed = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  return seed;
+}
+
+Result<Settings> settings_of(const EvolveOptions& o) {
+  OCTAVO_RETURN_IF_ERROR(check_options(o));
+  Settings s;
+  s.task.dtype = o.dtype;
+  s.task.attention = o.attention;
+  s.task.device = o.device ? *o.device : first_device();
+  s.task.shapes = evidence::named_cases(
+      o.cases.empty() ? std::vector<BenchCase>{{"mission", 1, 8, 512, 64}} : o.cases);
+  evidence::PlannedCaseOptions planned;
+  planned.dtype = o.dtype;
+  planned.attention = o.attention;
+  OCTAVO_RETURN_IF_ERROR(evidence::validate_cases(planned, s.task.shapes));
+  for (const BenchCase& shape : s.task.shapes)
+    if (shape.head_dim_v)
+      return invalid("head_dim_v", fmt::format("{}", *shape.head_dim_v), "that of Q and K");
+  s.config = o.config;
+  if (o.config.empty()) {
+    Result<std::string> chosen = chosen_config(o, s.task.device, s.task.shapes[0]);
+    if (!chosen.ok()) return chosen.status();
+    s.config = *std::move(chosen);
+  }
+  const Result<ConfigSpace> space = ConfigSpace::around(s.config);
+  if (!space.ok()) return space.status();
+  s.config = space->base();
+  s.task.kernel = space->kernel();
+  if (!o.config.empty() || s.task.shapes.size() == 1) s.task.base_config = s.config;
+  for (const std::string& seed : o.seeds)
+    if (const Result<std::string> config = space->complete(seed); !config.ok())
+      return config.status();
+  s.seeds = o.seeds;
+  s.generator = o.generator;
+  s.command = o.command;
+  s.command_limit_s = o.command_seconds;
+  s.script = o.script;
+  const Result<Information> information = information_named(o.information);
+  if (!information.ok()) return information.status();
+  s.information = *information;
+  s.controls = o.controls;
+  s.generations = o.generations;
+  s.population = o.population;
+  s.elites = o.elites;
+  s.rounds = s.again_rounds = o.rounds;
+  s.again_blocks = o.again_blocks;
+  s.gate_limit_s = o.gate_seconds;
+  s.seed = o.seed.value_or(drawn_seed());
+  s.may_be_missing = o.may_be_missing;
+  OCTAVO_RETURN_IF_ERROR(generator_named(s.generator, s).status());
+  return s;
+}
+
+// Compiles a generation's kernels on all cores before the first gate asks for one. Only without
+// patches: what a candidate's source does to the compiler is the compile gate's business.
+void compile_at_once(const std::string& directory, const std::vector<Candidate>& candidates) {
+  Limits limits;
+  limits.seconds = 300;
+  limits.memory_bytes = std::uint64_t{32} << 30;
+  limits.directory = directory + "/candidates";
+  (void)run_isolated(limits, [&] {
+    std::atomic<std::size_t> next = 0;
+    std::vector<std::thread> workers;
+    const std::size_t count =
+        std::min<std::size_t>(candidates.size(), std::max(1U, std::thread::hardware_concurrency()));
+    for (std::size_t i = 0; i < count; ++i)
+      workers.emplace_back([&] {
+        for (std::size_t n = next++; n < candidates.size(); n = next++) {
+          const Candidate& candidate = candidates[n];
+          const Result<KernelConfig> config = parse_config(candidate.kernel, candidate.config);
+          if (!config.ok() || !candidate.patch.empty()) continue;
+          KernelStore::Parts parts;
+          parts.cache = CubinCache(fmt::format("{}/candidates/{}/cubins", directory, candidate.id));
+          parts.compiler_version = nvrtc_version;
+          parts.compile = [](const KernelSource& source) { return compile(source); };
+          (void)KernelStore(std::move(parts)).get(source_of(*config));
+        }
+      });
+    for (std::thread& worker : workers) worker.join();
+    return std::string();
+  });
+}
+
+Result<bool> run_session(const Settings& settings, Ledger& ledger, const EvolveSession& session) {
+  const std::unique_ptr<Measurer> measurer = gpu_measurer();
+  Candidate base;
+  base.id = kBaseId;
+  base.kernel = settings.task.kernel;
+  base.config = settings.task.base_config;
+  Parts parts;
+  for (std::unique_ptr<Gate>& gate : standard_gates(settings.task)) {
+    if (gate->name() == "counters")
+      parts.gates.push_back(std::make_unique<PerformanceGate>(base, *measurer, settings.rounds));
+    parts.gates.push_back(std::move(gate));
+  }
+  parts.measurer = measurer.get();
+  parts.sources = changeable_sources(settings.task.kernel, settings.config);
+  Result<std::unique_ptr<Generator>> main = generator_named(settings.generator, settings);
+  if (!main.ok()) return main.status();
+  parts.generators["evolve"] = *std::move(main);
+  for (const std::string& control : settings.controls) {
+    Result<std::unique_ptr<Generator>> generator = generator_named(control, settings);
+    if (!generator.ok()) return generator.status();
+    parts.generators[control] = *std::move(generator);
+  }
+  const std::string directory = ledger.directory();
+  parts.prepare = [directory](const std::vector<Candidate>& candidates) {
+    compile_at_once(directory, candidates);
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  parts.stop = [&session, begin] {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+    return (session.seconds > 0 && spent.count() > session.seconds) ||
+           (session.stop && session.stop());
+  };
+  if (session.progress)
+    parts.progress = [&session](const EngineStatus& s) {
+      session.progress({s.arm, s.generation, s.generations, s.done, s.total, s.best, s.best_speedup,
+                        s.spent_s, s.last});
+    };
+  Result<Engine> engine = Engine::make(settings, ledger, std::move(parts));
+  if (!engine.ok()) return engine.status();
+  return engine->run();
+}
+
+Result<EvolveReport> session_and_report(Ledger& ledger, const EvolveSession& session) {
+  const Result<LedgerContents> contents = ledger.read();
+  if (!contents.ok()) return contents.status();
+  const Result<Settings> settings = settings_from_json(contents->settings);
+  if (!settings.ok()) return settings.status();
+  const Result<bool> complete = run_session(*settings, ledger, session);
+  if (!complete.ok()) return complete.status();
+  return evolve_report(ledger.directory());
+}
+
+}  // namespace
+
+Result<EvolveReport> evolve_run(const EvolveOptions& options, const EvolveSession& session) {
+  return without_exceptions([&]() -> Result<EvolveReport> {
+    const Result<Settings> settings = settings_of(options);
+    if (!settings.ok()) return settings.status();
+    Result<Ledger> ledger = Ledger::create(options.directory, evolve::to_json(*settings));
+    if (!ledger.ok()) return ledger.status();
+    return session_and_report(*ledger, session);
+  });
+}
+
+Status evolve_examine(const std::string& path) {
+  return without_exceptions([&] { return examine(path); });
+}
+
+Result<EvolveReport> evolve_resume(const std::string& directory, const EvolveSession& session) {
+  return without_exceptions([&]() -> Result<EvolveReport> {
+    Result<Ledger> ledger = Ledger::open(directory, false);
+    if (!ledger.ok()) return ledger.status();
+    return session_and_report(*ledger, session);
+  });
+}
+
+}  // namespace octavo

@@ -1,0 +1,23 @@
+// Children that run a candidate on the GPU, with the library's own code over the candidate's
+// sources.
+#pragma once
+
+#include <functional>
+
+#include "evidence/cases/runner.h"
+#include "evolve/gates/subject.h"
+
+namespace octavo::evolve {
+
+// Opens the GPU in a child, overwrites its free memory, so that no earlier result is left in it,
+// puts the candidate's sources in place and calls `judge`. "Not done" without a GPU.
+GateOutcome judge_on_gpu(const Subject& subject, const Context& context, std::string_view gate,
+                         const std::function<GateOutcome()>& judge);
+
+// In such a child: fills free memory of the GPU with NaNs, up to 2 GiB.
+Status poison_gpu_memory(Device device);
+
+// The candidate's kernel for checks.
+evidence::MakeKernel kernel_of(const KernelConfig& config);
+
+}  // namespace octavo::evolve
