@@ -288,6 +288,14 @@ void add_evolve_command(CLI::App& app, int& exit_code) {
     export_command(flags->directory, flags->patch);
     exit_code = kExitOk;
   });
+  // For the sanitizer gate, which starts this command under compute-sanitizer; not for users.
+  const auto file = std::make_shared<std::string>();
+  CLI::App* examine = command->add_subcommand("examine", "Run a candidate on the GPU")->group("");
+  examine->add_option("FILE", *file, "that the sanitizer gate has written")->required();
+  examine->callback([file, &exit_code] {
+    require(evolve_examine(*file));
+    exit_code = kExitOk;
+  });
 }
 
 }  // namespace octavo::cli

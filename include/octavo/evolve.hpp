@@ -112,4 +112,8 @@ struct EvolveExport {
 };
 OCTAVO_API Result<EvolveExport> evolve_export(const std::string& directory);
 
+// Runs the candidate of a file that the sanitizer gate has written, on a GPU and in this process,
+// which compute-sanitizer watches. For the command that the gate starts.
+OCTAVO_API Status evolve_examine(const std::string& file);
+
 }  // namespace octavo

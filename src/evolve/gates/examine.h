@@ -1,4 +1,4 @@
-// A candidate in a file, for a program that runs it under a tool: `octavo evolve --examine FILE`.
+// A candidate in a file, for a program that runs it under a tool: `octavo evolve examine FILE`.
 #pragma once
 
 #include <string>

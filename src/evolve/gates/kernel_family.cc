@@ -5,8 +5,6 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "evidence/cases/emulated_cases.h"
-#include "evidence/ladder/ladder_cases.h"
 #include "gpu/jit/config_text.h"
 #include "gpu/ladder/ladder.h"
 
@@ -52,10 +50,6 @@ KernelSource source_of(const KernelConfig& config) {
     return kernel_source(*ladder, ladder->rung == Rung::specialised_warps ? 90 : 80);
   if (const auto* sm80 = std::get_if<Sm80ForwardConfig>(&config)) return kernel_source(*sm80);
   return kernel_source(std::get<Sm90ForwardConfig>(config));
-}
-
-std::vector<evidence::Case> edge_cases(const KernelConfig& config) {
-  return std::visit([](const auto& c) { return evidence::cases_for(c); }, config);
 }
 
 std::string text_of(const KernelConfig& config) {

@@ -1,5 +1,5 @@
 // The sanitizer gate: the candidate's checks on the GPU once more, under compute-sanitizer. It runs
-// the command itself with --examine and the candidate in a file.
+// the command itself with the candidate in a file.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -13,6 +13,7 @@
 #include "evolve/gates/standard_gates.h"
 #include "evolve/gates/unseen_cases.h"
 #include "files/bounded_json.h"
+#include "octavo/evolve.hpp"
 #include "octavo/file.hpp"
 
 namespace octavo::evolve {
@@ -55,7 +56,7 @@ class SanitizerGate : public Gate {
       Limits limits = limits_of(context);
       limits.gpu = true;
       const ChildResult ran = run_program(limits, {tool, "--tool", kind, "--error-exitcode", "9",
-                                                   command, "evolve", "--examine", file});
+                                                   command, "evolve", "examine", file});
       figures[kind] = ran.reason;
       if (ran.finished()) continue;
       GateOutcome outcome = rejected(
@@ -139,3 +140,11 @@ Status examine(const std::string& path) {
 std::unique_ptr<Gate> sanitizer_gate() { return std::make_unique<SanitizerGate>(); }
 
 }  // namespace octavo::evolve
+
+namespace octavo {
+
+Status evolve_examine(const std::string& file) {
+  return without_exceptions([&]() -> Status { return evolve::examine(file); });
+}
+
+}  // namespace octavo
