@@ -154,7 +154,7 @@ void add_search_flags(CLI::App& run, EvolveOptions& o, std::string& script_file)
       ->group(kGroup);
   run.add_option("--may-be-missing", o.may_be_missing,
                  "a gate without which kernels are admitted if this machine cannot run it: "
-                 "sanitizer, counters; repeatable")
+                 "emulator, sanitizer, counters; repeatable")
       ->type_name("GATE")
       ->expected(1)
       ->take_all()
@@ -275,6 +275,15 @@ void add_evolve_command(CLI::App& app, int& exit_code) {
                  write_file(flags.file, require(evolve_html(flags.directory)));
                exit_code = finish(flags.json, result);
              });
+  CLI::App* examine = command->add_subcommand(
+      "examine", "Run a candidate in a file on the GPU; the sanitizer gate does, under its tool");
+  const auto candidate = std::make_shared<std::string>();
+  examine->add_option("FILE", *candidate, "that the gate has written")->required();
+  add_example(*examine, "compute-sanitizer octavo evolve examine sanitized.json");
+  examine->callback([candidate, &exit_code] {
+    require(evolve_examine(*candidate));
+    exit_code = kExitOk;
+  });
   struct ExportFlags {
     std::string directory, patch;
   };
@@ -286,14 +295,6 @@ void add_evolve_command(CLI::App& app, int& exit_code) {
   add_example(*exported, "octavo evolve export search --patch search.patch");
   exported->callback([flags, &exit_code] {
     export_command(flags->directory, flags->patch);
-    exit_code = kExitOk;
-  });
-  // For the sanitizer gate, which starts this command under compute-sanitizer; not for users.
-  const auto file = std::make_shared<std::string>();
-  CLI::App* examine = command->add_subcommand("examine", "Run a candidate on the GPU")->group("");
-  examine->add_option("FILE", *file, "that the sanitizer gate has written")->required();
-  examine->callback([file, &exit_code] {
-    require(evolve_examine(*file));
     exit_code = kExitOk;
   });
 }

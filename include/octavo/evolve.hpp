@@ -49,7 +49,7 @@ struct EvolveOptions {
   int again_blocks = 3;  // fresh processes that time a kernel again before it is admitted
   double gate_seconds = 120;
   std::optional<std::uint64_t> seed{};      // empty: drawn, and kept in the ledger
-  std::vector<std::string> may_be_missing;  // gates that need not be done: sanitizer, counters
+  std::vector<std::string> may_be_missing;  // of emulator, sanitizer, counters: need not be done
 };
 
 // How long a session goes on, and what it shows.
@@ -112,8 +112,8 @@ struct EvolveExport {
 };
 OCTAVO_API Result<EvolveExport> evolve_export(const std::string& directory);
 
-// Runs the candidate of a file that the sanitizer gate has written, on a GPU and in this process,
-// which compute-sanitizer watches. For the command that the gate starts.
-OCTAVO_API Status evolve_examine(const std::string& file);
+// Runs the candidate of a file that the sanitizer gate has written, in this process, so that a tool
+// can watch it. The error says what it gets wrong.
+OCTAVO_API Status evolve_examine(const std::string& path);
 
 }  // namespace octavo

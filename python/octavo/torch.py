@@ -543,7 +543,7 @@ def count_fallback(reason: str) -> None:
 
 
 _TYPES = {"cpu": _CAST, "meta": _CAST, "cuda": (torch.float16, torch.bfloat16)}
-_LARGEST_HEAD_DIM_ON_CUDA = 256
+_LARGEST_HEAD_DIM_ON_CUDA = 512
 
 
 def _fallback_by_mask(q, k, attn_mask, is_causal):
@@ -586,7 +586,7 @@ def _fallback_by_tensors(q, k, v, enable_gqa):
     if q_shape[1] != k_shape[1] and not (enable_gqa and q_shape[1] % k_shape[1] == 0):
         return "heads of query and key differ without enable_gqa"
     if kind == "cuda" and max(q_shape[3], v_shape[3]) > _LARGEST_HEAD_DIM_ON_CUDA:
-        return "head_dim is above 256 on cuda"
+        return f"head_dim is above {_LARGEST_HEAD_DIM_ON_CUDA} on cuda"
     if q.stride(3) != 1 or k.stride(3) != 1 or v.stride(3) != 1:
         return "the last dimension is not contiguous"
     return None

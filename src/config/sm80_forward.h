@@ -17,7 +17,7 @@ enum class ExpForm : int {
 struct Sm80ForwardConfig {
   int arch = 80;                   // 80, 89 (native FP8) or 90, the chip it is compiled for
   Element element = Element::f16;  // of Q, K and V in memory
-  int head_dim = 64;               // columns of the tiles: the problem's, rounded up
+  int head_dim = 64;               // columns of Q and K: the problem's, rounded up
   int head_dim_v = 0;              // the same for V and O, if the problem's V differs; else 0
   int block_m = 64;                // query rows of a CTA
   int block_n = 64;                // keys of one warp's step
@@ -53,9 +53,18 @@ OCTAVO_HD constexpr int threads(const Sm80ForwardConfig& c) {
   return math_threads(c) + 32 * c.producer_warps;
 }
 OCTAVO_HD constexpr int step_keys(const Sm80ForwardConfig& c) { return c.block_n * c.warps_n; }
+// Columns of V and O. Beyond 256, whose accumulators fill the registers, two work tiles of the same
+// rows take half of them each, and each computes all scores.
+inline constexpr int kMaxTileColumns = 256;
+OCTAVO_HD constexpr int all_v_columns(const Sm80ForwardConfig& c) {
+  return c.head_dim_v > 0 ? c.head_dim_v : c.head_dim;
+}
+OCTAVO_HD constexpr int column_tiles(const Sm80ForwardConfig& c) {
+  return all_v_columns(c) > kMaxTileColumns ? 2 : 1;
+}
 // Columns of the tiles of V and O.
 OCTAVO_HD constexpr int v_columns(const Sm80ForwardConfig& c) {
-  return c.head_dim_v > 0 ? c.head_dim_v : c.head_dim;
+  return all_v_columns(c) / column_tiles(c);
 }
 OCTAVO_HD constexpr int row_bytes(const Sm80ForwardConfig& c) {
   return c.head_dim * element_bytes(c.element);

@@ -37,7 +37,7 @@ struct Sm90ForwardConfig {
   KScales k_scales = KScales::head;  // 8-bit Q and K only
 
   // Tile
-  int head_dim = 64;   // columns of the tiles: 64, 96, 128, 192 or 256
+  int head_dim = 64;   // columns of Q and K: 64, 96, 128, 192, 256, 384 or 512
   int head_dim_v = 0;  // the same for V and O, if it differs from that of Q and K; else 0
   int warpgroups = 3;  // consumer warpgroups
   int block_n = 128;   // keys of a block
@@ -91,9 +91,22 @@ OCTAVO_HD constexpr bool is_8bit_out(const Config& c) {
   return element_bytes(c.output.element) == 1;
 }
 OCTAVO_HD constexpr bool has_f16_scores(const Config& c) { return c.scores != ScoreType::f32; }
-// Columns of the tiles of V and O.
-OCTAVO_HD constexpr int v_columns(const Config& c) {
+// Columns of V and O. Beyond 256, the most that a wgmma has, two work tiles of the same rows take
+// half of them each, and each computes all scores.
+inline constexpr int kMaxTileColumns = 256;
+OCTAVO_HD constexpr int all_v_columns(const Config& c) {
   return c.head_dim_v > 0 ? c.head_dim_v : c.head_dim;
+}
+OCTAVO_HD constexpr int column_tiles(const Config& c) {
+  return all_v_columns(c) > kMaxTileColumns ? 2 : 1;
+}
+// Columns of the tiles of V and O.
+OCTAVO_HD constexpr int v_columns(const Config& c) { return all_v_columns(c) / column_tiles(c); }
+// K of more than 256 columns is loaded and released in slices of 128, each with its own barriers:
+// shared memory has no room for another block, which can then arrive slice by slice.
+inline constexpr int kSliceColumns = 128;
+OCTAVO_HD constexpr int k_slices(const Config& c) {
+  return c.head_dim > kMaxTileColumns ? c.head_dim / kSliceColumns : 1;
 }
 
 // Columns of ones after V's, by which the tensor cores sum the rounded P. INT8 sums bytes instead.
@@ -305,19 +318,20 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
       s.v_scales + (is_8bit_pv(c) && !is_split_kv(c) ? c.warpgroups * v_columns(c) * 4 : 0);
   s.listed = s.tile_slots + (is_split_kv(c) ? 0 : kTileSlots * tile_slot_bytes(c));
   s.barriers = s.listed + (has_block_mask(c) ? kv_buffers(c) * kListedBytes : 0);
-  // Full and empty for each Q tile and each K and V buffer; one for each warpgroup (tail_full in
+  // Full and empty for each Q tile, K slice and V buffer (of which as many barriers are counted as
+  // of K's); one for each warpgroup (tail_full in
   // the persistent kernel, which uses only the first, or partials_full with split-KV); and three
   // for the score tiles of each warpgroup.
-  s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) + c.warpgroups) +
+  s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) * k_slices(c) + c.warpgroups) +
             (c.modifiers.score_tiles ? 24 * c.warpgroups : 0);
   return s;
 }
 // O goes through shared memory and TMA if there is room, else from registers to memory. TMA gained
 // 1.7% over six cases at head_dim 128 and 192, and 3% in two of them; at 64 the search chose no
-// kernel with it.
+// kernel with it. Kernels with two tiles of columns spill with it.
 OCTAVO_HD constexpr bool stores_o_by_tma(const Config& c) {
   return !is_split_kv(c) && !is_8bit_qk(c) && element_bytes(c.output.element) == 2 &&
-         v_columns(c) > 64 &&
+         v_columns(c) > 64 && column_tiles(c) == 1 &&
          smem_plan(c, true).total <= kSmemBytes / (has_block_mask(c) ? c.min_ctas : 1);
 }
 OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) { return smem_plan(c, stores_o_by_tma(c)); }

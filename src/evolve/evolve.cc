@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "evidence/cases/planned_case.h"
 #include "evolve/engine.h"
+#include "evolve/gates/examine.h"
 #include "evolve/gates/standard_gates.h"
 #include "evolve/isolation/isolate.h"
 #include "evolve/summary.h"
@@ -267,6 +268,10 @@ Result<EvolveReport> evolve_run(const EvolveOptions& options, const EvolveSessio
     if (!ledger.ok()) return ledger.status();
     return session_and_report(*ledger, session);
   });
+}
+
+Status evolve_examine(const std::string& path) {
+  return without_exceptions([&] { return examine(path); });
 }
 
 Result<EvolveReport> evolve_resume(const std::string& directory, const EvolveSession& session) {

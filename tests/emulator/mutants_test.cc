@@ -97,6 +97,15 @@ TEST(EmulatorMutants, HopperKernelsWithEveryModifier) {
   }
 }
 
+// Slices of K, and two tiles of V's columns.
+TEST(EmulatorMutants, HopperKernelWithSlicesOfK) {
+  const auto* const kernel =
+      first_sm90_kernel([](const Sm90ForwardConfig& c) { return c.head_dim == 512; });
+  ASSERT_NE(kernel, nullptr);
+  if (!test_long()) GTEST_SKIP() << "make test-long";
+  expect_accounted_for("sm90_forward " + brief_text(kernel->config));
+}
+
 // Bits, and what the producer says of each block.
 TEST(EmulatorMutants, HopperKernelWithABlockMask) {
   const auto* const kernel =

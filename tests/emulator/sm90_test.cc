@@ -228,7 +228,8 @@ TEST(EmulatorSm90, TensorAndExponentialCountsFollowFromTheShape) {
       if (count.instruction == "ex2.f16x2") ex2 += 2 * count.times;
     }
     // If warpgroups divide the rows, one has the five rows; otherwise all compute them.
-    const std::int64_t tiles = sm90::is_split_kv(c) ? 2 * c.row_groups : c.warpgroups + 1;
+    const std::int64_t tiles =
+        sm90::column_tiles(c) * (sm90::is_split_kv(c) ? 2 * c.row_groups : c.warpgroups + 1);
     const std::int64_t blocks = tiles * (sm90::kv_splits(c) * (c.stages + 1) + 1);
     const int qk_steps = c.head_dim * element_bytes(c.element) / 32;
     const int pv_steps = c.block_n * element_bytes(c.v_element) / 32;

@@ -161,6 +161,41 @@ TEST(EmulatorSuiteOf, OtherColumnsOfV) {
   check({Device::Kind::emulator, 90}, hopper, 2, 1);
 }
 
+// More than 256 columns: of Q and K, of V, and of both; masks of both alignments, heads that share
+// keys, varlen and padded batches, modifiers, rows that see no key.
+TEST(EmulatorSuiteOf, WideHeads) {
+  std::vector<Case> older = {other_v_case(512, 0), other_v_case(64, 304),
+                             with_every_modifier(other_v_case(264, 0, DType::bf16))};
+  older[0].options.causal = Causal::bottom_right;
+  older[1].layout = Layout::varlen;
+  older[1].batch = 2;
+  older[1].options.window_left = 20;
+  for (Case& c : older) {
+    c.seqlen_q = 40;
+    c.seqlen_kv = 30;  // the first rows see no key
+  }
+  check({Device::Kind::emulator, 0}, older, 1, 1);
+
+  std::vector<Case> hopper = {other_v_case(512, 0), other_v_case(320, 0, DType::bf16),
+                              other_v_case(64, 512)};
+  hopper[2].heads_kv = 2;
+  hopper[0].lse = true;
+  hopper[1].options.causal = Causal::top_left;
+  hopper[2].layout = Layout::varlen;
+  hopper[2].batch = 2;
+  check({Device::Kind::emulator, 90}, hopper, 3, 1);
+
+  hopper = {other_v_case(400, 0), other_v_case(48, 264), other_v_case(512, 40),
+            other_v_case(384, 64), with_every_modifier(other_v_case(384, 0, DType::bf16))};
+  hopper[0].options.causal = Causal::bottom_right;
+  hopper[0].seqlen_kv = 40;
+  hopper[1].options.window_left = 30;
+  hopper[1].options.window_right = 20;
+  hopper[2].layout = Layout::bshd;
+  for (Case& c : hopper) c.heads_q = c.heads_kv = 1;
+  check({Device::Kind::emulator, 90}, hopper, 1, 4);
+}
+
 // No alarm: neither a hazard nor a wrong result. `octavo check --device emulator` draws 1,000.
 TEST(EmulatorSuiteOf, RandomProblemsHaveNoHazards) {
   for (const int chip : {0, 90}) {

@@ -52,12 +52,16 @@ Values values_of(const Case& c) {
           length_of(c), std::to_string(c.head_dim)};
 }
 
+// More than 256 columns, which random cases have beside the values of the axes.
+bool is_wide(const Case& c) { return std::max(c.head_dim, c.v_columns()) > 256; }
+
 TEST(Cases, EveryPairOfAxisValuesOccurs) {
   const std::vector<Case> cases = all_cases(42);
   std::vector<std::set<std::string>> seen(6);
   using Value = std::pair<std::size_t, std::string>;  // axis, value
   std::set<std::pair<Value, Value>> pairs;
   for (const Case& c : cases) {
+    if (is_wide(c)) continue;
     const Values values = values_of(c);
     for (std::size_t a = 0; a < values.size(); ++a) {
       seen[a].insert(values[a]);
@@ -186,6 +190,7 @@ TEST(Cases, ModifiersOccurInPairsAndWithEveryAxis) {
   std::map<std::string, std::vector<std::set<std::string>>> with_axes;
   int none = 0;
   for (const Case& c : all_cases(42)) {
+    if (is_wide(c)) continue;
     const std::vector<std::string> modifiers = modifiers_of(c);
     none += modifiers.empty() ? 1 : 0;
     if (modifiers.size() == 1) ++alone[modifiers[0]];
@@ -306,7 +311,7 @@ TEST(Cases, ServedCasesCoverEveryServedPair) {
     format_and_mask.insert({format_of(c), mask_of(c)});
     format_and_layout.insert({format_of(c), std::to_string(static_cast<int>(c.layout))});
     large += some_kernels(c)[0].ends_with("/1") ? 1 : 0;
-    if (c.head_dim % 8 == 0) head_dims.insert(c.head_dim);
+    if (c.head_dim % 8 == 0 && !is_wide(c)) head_dims.insert(c.head_dim);
   }
   EXPECT_EQ(names.size(), 2400U);
   EXPECT_LE(kernels.size(), kMostKernels);
@@ -315,6 +320,22 @@ TEST(Cases, ServedCasesCoverEveryServedPair) {
   EXPECT_EQ(format_and_layout.size(), 3U * 4);
   EXPECT_EQ(head_dims.size(), 32U);
   EXPECT_GT(large, 100U) << "grids that fill a GPU";
+}
+
+// Of Q and K alone, of V alone, and of both; with every modifier, and in the cases of a device.
+TEST(Cases, WideHeadsOccur) {
+  std::map<std::string, int> found;
+  for (const Case& c : all_cases(42)) {
+    if (!is_wide(c)) continue;
+    ++found[c.v_columns() <= 256 ? "Q" : c.head_dim <= 256 ? "V" : "both"];
+    for (const std::string& modifier : modifiers_of(c)) ++found[modifier];
+  }
+  for (const char* const what :
+       {"Q", "V", "both", "softcap", "bias", "mask", "alibi", "sinks", "padded"})
+    EXPECT_GE(found[what], 3) << what;
+  constexpr std::size_t kCases = 600, kMostKernels = 60;
+  const std::vector<Case> served = served_cases(42, kCases, some_kernels, kMostKernels);
+  EXPECT_GE(std::count_if(served.begin(), served.end(), is_wide), 10);
 }
 
 TEST(Cases, DeviceThatServesNothingHasNoCases) {

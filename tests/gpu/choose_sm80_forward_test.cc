@@ -79,7 +79,7 @@ TEST(ChooseSm80Forward, ConfigurationsWithModifiersAreFeasible) {
 
 // V with other columns, in 16 bits: a field of its own, also where both have the same tiles.
 TEST(ChooseSm80Forward, ConfigurationsWithOtherColumnsOfVAreFeasible) {
-  constexpr std::int64_t kDims[] = {8, 60, 64, 96, 128, 192, 256};
+  constexpr std::int64_t kDims[] = {8, 60, 64, 96, 128, 192, 256, 300, 512};
   for (const int arch : {80, 86, 89, 90, 120})
     for (const std::int64_t head_dim : kDims)
       for (const std::int64_t head_dim_v : kDims)
@@ -90,9 +90,22 @@ TEST(ChooseSm80Forward, ConfigurationsWithOtherColumnsOfVAreFeasible) {
           EXPECT_TRUE(feasible(c, arch).ok()) << feasible(c, arch).message();
           EXPECT_GE(c.head_dim, head_dim);
           EXPECT_EQ(c.head_dim_v != 0, head_dim != head_dim_v);
-          EXPECT_GE(sm80::v_columns(c), head_dim_v);
-          EXPECT_EQ(c.load_bytes, head_dim == 60 || head_dim_v == 60 ? 8 : 16);
+          EXPECT_GE(sm80::all_v_columns(c), head_dim_v);
+          const bool narrow = (head_dim | head_dim_v) % 8 != 0;
+          EXPECT_EQ(c.load_bytes, narrow ? 8 : 16);
         }
+}
+
+// 512 columns in the shared memory of each chip: 99 KB, 163 KB, 227 KB.
+TEST(ChooseSm80Forward, WideHeadsFitTheSharedMemory) {
+  const auto tiles = [](int arch) {
+    const Sm80ForwardConfig c = chosen(plain_problem(4096, 512), arch);
+    EXPECT_EQ(sm80::column_tiles(c), 2);
+    return std::tuple(c.block_m, c.block_n, c.stages, c.v_barrier);
+  };
+  EXPECT_EQ(tiles(89), std::tuple(64, 16, 1, true));
+  EXPECT_EQ(tiles(80), std::tuple(64, 32, 2, false));
+  EXPECT_EQ(tiles(90), std::tuple(128, 32, 2, false));
 }
 
 // Sinks leave the tiles alone; what works on scores has fewer of them in a warp.
@@ -128,6 +141,7 @@ TEST(ChooseSm80Forward, KernelsThatAreNotShippedDoNotSpill) {
   Problem mla = plain_problem(4096, 192);
   mla.head_dim_v = 128;
   expect_no_spills(mla, 80);
+  for (const int arch : {80, 89}) expect_no_spills(plain_problem(4096, 512), arch);
   Problem wide_warps = with_everything(plain_problem(4096, 64));
   wide_warps.bias.reset();
   wide_warps.mask = false;

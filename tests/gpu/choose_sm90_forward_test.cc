@@ -101,6 +101,68 @@ TEST(ChooseSm90, EveryHeadDimOfVGetsAFeasibleKernel) {
   EXPECT_FALSE(sm90_forward_supports(*resolve(p), h200()));
 }
 
+// More than 256 columns of Q and K or of V: one kernel, whatever the length, the mask or the
+// modifiers, also where V has few columns or many.
+TEST(ChooseSm90, WideHeadsGetAFeasibleKernel) {
+  constexpr std::int64_t kDims[] = {8, 64, 128, 192, 256, 264, 384, 392, 512};
+  for (const std::int64_t d : kDims)
+    for (const std::int64_t v : kDims)
+      for (int form = 0; form < 5; ++form) {
+        if (std::max(d, v) <= 256) continue;
+        Problem p = problem(2, 8, form == 1 ? 1 << 20 : 70, d);
+        p.head_dim_v = v;
+        p.varlen = form == 1;
+        p.lse = form == 2;
+        if (form == 3) {
+          p.bias = DType::bf16;
+          p.mask = p.alibi = p.sinks = p.padded = true;
+        }
+        p.out = form == 4 ? DType::f32 : DType::f16;
+        ASSERT_TRUE(sm90_forward_supports(*resolve(p), h200()));
+        const Sm90ForwardConfig c = choose_sm90_forward(*resolve(p), h200()).config;
+        EXPECT_TRUE(feasible(c, 90).ok()) << describe(p) << ": " << feasible(c, 90).message();
+        EXPECT_GE(c.head_dim, d);
+        EXPECT_GE(sm90::all_v_columns(c), v);
+        EXPECT_EQ(sm90::column_tiles(c), v > 256 ? 2 : 1);
+        EXPECT_FALSE(c.sum_rounded_p);
+      }
+  const Problem p = problem(1, 8, 4096, 512);
+  const ChosenSm90Forward chosen = choose_sm90_forward(*resolve(p), h200());
+  EXPECT_EQ(chosen.reason, "tiles of 128 rows by 64 keys, for half of the columns of V each");
+  EXPECT_EQ(sm90::k_slices(chosen.config), 4);
+}
+
+TEST(ChooseSm90, WideHeadsNeed16BitsAndNoBlockMask) {
+  Problem p = problem(1, 8, 512, 512);
+  const auto refused = [](const Problem& with) { return resolve(with).status().message(); };
+  EXPECT_TRUE(resolve(p).ok());
+  constexpr const char* kIn16Bits =
+      "head_dim is 512; supported here: 1 to 256 on a GPU; up to 512 with f16 or bf16 q, k and v "
+      "and precision native.";
+  p.options.precision = Precision::fp8;
+  EXPECT_EQ(refused(p), kIn16Bits);
+  p.options.precision = Precision::native;
+  p.q = p.k = p.v = DType::e4m3;
+  EXPECT_EQ(refused(p), kIn16Bits);
+  p = problem(1, 8, 512, 512);
+  p.k = p.v = DType::int8;
+  EXPECT_EQ(refused(p), kIn16Bits);
+  p = problem(1, 8, 512, 64);
+  p.head_dim_v = 512;
+  p.block_mask = 128;
+  EXPECT_EQ(refused(p), "head_dim_v is 512; supported here: 1 to 256 with a block mask on a GPU.");
+  p = problem(1, 8, 512, 520);
+  EXPECT_EQ(refused(p), "head_dim is 520; supported here: 1 to 512 on a GPU.");
+}
+
+// Each tile of V's columns is one more head for the order of tiles.
+TEST(ChooseSm90, WideHeadsHaveTwoTilesForEachRow) {
+  const Problem p = problem(2, 3, 300, 512);
+  const Sm90ForwardConfig c = choose_sm90_forward(*resolve(p), h200()).config;
+  const TileOrder order = tile_order(p, c, h200());
+  EXPECT_EQ(order.heads_per_group * order.groups, 2 * 3 * 2);
+}
+
 // A row that is made for the tiles that it has stays as it is: what is counted agrees with the
 // table.
 TEST(ChooseSm90, RowsForOtherTilesAreCountedAsTheTableIs) {

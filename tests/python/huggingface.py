@@ -43,6 +43,13 @@ def gemma3(implementation):
     return causal_lm(config, implementation)
 
 
+def gemma_wide(implementation):
+    """Heads of 512 columns, as the global layers of the latest Gemma have them."""
+    config = transformers.Gemma3TextConfig(**dict(DECODER, head_dim=512), sliding_window=5,
+                                           layer_types=["sliding_attention", "full_attention"])
+    return causal_lm(config, implementation)
+
+
 def gpt_oss(implementation):
     """Sinks, and a sliding window in every other layer."""
     config = transformers.GptOssConfig(**DECODER, sliding_window=5, num_local_experts=2,

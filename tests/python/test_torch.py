@@ -72,6 +72,22 @@ def test_other_columns_of_v(tensors):
         octavo.attention(q, k, v.clone().requires_grad_())
 
 
+# Which head dimensions a GPU serves is decided from shapes alone, so fake tensors have the answer.
+@pytest.mark.parametrize("columns, columns_v, why", [
+    (512, 512, None), (64, 264, None), (520, 520, "head_dim is above 512 on cuda"),
+    (64, 520, "head_dim is above 512 on cuda")])
+def test_wide_heads(tensors, columns, columns_v, why):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    q, k, v = tensors(torch.float16, 1, 2, 21, columns)
+    v = tensors(torch.float16, 1, 2, 21, columns_v)[2]
+    close(octavo.torch.sdpa(q, k, v, is_causal=True), truth(q, k, v, "top_left"))
+    assert octavo.torch.fallbacks() == {}
+    with FakeTensorMode():
+        fake = [torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in (q, k, v)]
+        assert octavo.torch._fallback_by_tensors(*fake, False) == why
+
+
 def test_views_offsets_and_out(tensors):
     q, k, v = (x[1:, :, 3:, 8:] for x in tensors(torch.float32, 3, 2, 20, 24))
     out = torch.full((2, 2, 17, 20), torch.nan)[..., 2:18]

@@ -10,7 +10,7 @@ import octavo.torch  # noqa: E402
 import octavo.transformers  # noqa: E402
 from huggingface import decoder, encoder, logits_of  # noqa: E402
 
-DECODERS = ["decoder", "mistral", "qwen3", "gemma2", "gemma3", "gpt_oss", "llama4"]
+DECODERS = ["decoder", "mistral", "qwen3", "gemma2", "gemma3", "gemma_wide", "gpt_oss", "llama4"]
 ENCODERS = ["encoder", "modern_bert"]
 TOKENS = torch.arange(1, 37).reshape(3, 12)
 

@@ -60,6 +60,11 @@ Problem with_head_dim(std::int64_t head_dim) {
   return changed([=](Problem& p) { p.head_dim = p.head_dim_v = head_dim; });
 }
 
+Problem in_int8(Problem problem) {
+  problem.options.precision = Precision::int8;
+  return problem;
+}
+
 Status answer(const Problem& problem, const KnownGpu& gpu) {
   return is_cpu(gpu) ? explain(problem).status() : explain_on_known_gpu(problem, gpu.name).status();
 }
@@ -143,10 +148,11 @@ std::vector<Row> table() {
        {"grouped-query heads, padded, sequences of different length", same, same},
        batch_claims()},
       {"head dimension",
-       {"up to 256", "up to 256", "any"},
-       {{"256", with_head_dim(256)},
-        {"264", with_head_dim(264), is_cpu},
-        {"1000", with_head_dim(1000), is_cpu}}},
+       {"up to 256; forward in 16 bits up to 512", same, "any"},
+       {{"256 in INT8", in_int8(with_head_dim(256))},
+        {"264 in INT8", in_int8(with_head_dim(264)), is_cpu},
+        {"512", with_head_dim(512)},
+        {"520", with_head_dim(520), is_cpu}}},
   };
 }
 

@@ -101,6 +101,8 @@ struct Epilogue {
         }
         const i32 row = tile.first_row + static_cast<i32>(tile.row(m, r));
         if (p.lse == nullptr || tile.lane % 4 != 0 || row >= tile.span.seqlen_q) continue;
+        if constexpr (column_tiles(C) > 1)
+          if (tile.first_column > 0) continue;
         constexpr float kSumLog2 = Operands::kProbabilityLog2;
         const float lse = C.modifiers.bias ? lse_with_bias(state.ref_max[m][r], sum, kSumLog2)
                                            : lse_of(state.ref_max[m][r], sum, kSumLog2);
@@ -133,8 +135,12 @@ struct Epilogue {
   static OCTAVO_DEVICE void clear_padding(const ForwardParams& p, const RowTile& tile) {
     if (p.cu_seqlens_q != nullptr) return;
     const i32 rows = min_of(p.seqlen_q - tile.first_row, C.block_m);
-    const i64 first = tile.batch * p.o_strides.batch + tile.head * p.o_strides.head;
-    const u32 valid_bytes = static_cast<u32>(G::head_dim_v(p) * kOutBytes);
+    i64 first = tile.batch * p.o_strides.batch + tile.head * p.o_strides.head;
+    u32 valid_bytes = static_cast<u32>(G::head_dim_v(p) * kOutBytes);
+    if constexpr (column_tiles(C) > 1) {
+      first += tile.first_column;
+      valid_bytes = static_cast<u32>(tile.columns_left * kOutBytes);
+    }
     constexpr u32 kZeros[4] = {};
     OCTAVO_ROLLED
     for (u32 i = tile.thread; i < static_cast<u32>(rows) * OutTile::kChunks; i += G::kThreads) {
@@ -145,6 +151,8 @@ struct Epilogue {
       store_chunk(to, kZeros, min_of(valid_bytes - byte, 16u));
     }
     if (p.lse == nullptr) return;
+    if constexpr (column_tiles(C) > 1)
+      if (tile.first_column > 0) return;
     float* const lse = p.lse + tile.batch * p.lse_strides.batch + tile.head * p.lse_strides.head;
     OCTAVO_ROLLED
     for (i32 i = static_cast<i32>(tile.thread); i < rows; i += G::kThreads)
@@ -169,7 +177,9 @@ struct Epilogue {
         for (int e = 0; e < 4; ++e) {
           const i32 row = tile.first_row + static_cast<i32>(tile.row(m, e / 2));
           const i32 column = static_cast<i32>(Operands::column(n, e % 2, tile.lane));
-          if (row < tile.span.seqlen_q && column < G::head_dim_v(p))
+          i32 columns = G::head_dim_v(p);
+          if constexpr (column_tiles(C) > 1) columns = tile.columns_left;
+          if (row < tile.span.seqlen_q && column < columns)
             amax = larger_magnitude(amax, state.o[m][n][e]);
         }
       }
@@ -275,6 +285,8 @@ struct Epilogue {
   static OCTAVO_DEVICE void store_o(const State& state, const ForwardParams& p,
                                     const RowTile& tile) {
     const OutTile out_tile{ptx::shared_base()};
+    if (C.v_barrier && C.warps_n == 1 && out_bytes(C) <= q_bytes(C))
+      ptx::spare("O replaces only Q, which every warp had read before the barrier of V");
     G::math_sync();  // Q, K, V and partial results are no longer read
     if (tile.warp_n == 0) {
       if constexpr (kOutBytes == 1)
@@ -284,12 +296,16 @@ struct Epilogue {
     }
     G::math_sync();
     constexpr u32 kChunks = OutTile::kChunks;
-    u8* const out =
+    u8* out =
         static_cast<u8*>(p.o) + (tile.batch * p.o_strides.batch + tile.head * p.o_strides.head +
                                  (tile.span.q_begin + tile.first_row) * p.o_strides.row) *
                                     kOutBytes;
     const u32 rows = static_cast<u32>(min_of(tile.span.seqlen_q - tile.first_row, C.block_m));
-    const u32 valid_bytes = static_cast<u32>(G::head_dim_v(p) * kOutBytes);
+    u32 valid_bytes = static_cast<u32>(G::head_dim_v(p) * kOutBytes);
+    if constexpr (column_tiles(C) > 1) {
+      out += tile.first_column * kOutBytes;
+      valid_bytes = static_cast<u32>(tile.columns_left * kOutBytes);
+    }
     OCTAVO_UNROLL
     for (int i = 0; i < static_cast<int>(div_up(C.block_m * kChunks, u32{G::kMathThreads})); ++i) {
       const u32 chunk = i * G::kMathThreads + tile.thread;

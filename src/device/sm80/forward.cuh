@@ -1,6 +1,7 @@
 // Forward attention on mma.sync: o = softmax(scale * q k^T) v, for Ampere, Ada and later chips.
 //
-// A CTA owns block_m query rows of one head. warps_m warps divide the rows; warps_n warps divide
+// A CTA owns block_m query rows of one head, and all columns of O, or half of them if there are
+// more than 256. warps_m warps divide the rows; warps_n warps divide
 // the keys of every step among themselves, each with its own running maximum, sum and O, which
 // are combined through shared memory at the end (small grids need the parallelism).
 //
@@ -90,6 +91,9 @@ struct ForwardKernel {
         steps,
         0};
     if constexpr (kBlockMask) find_next_key(copies, p, tile);
+    if constexpr (column_tiles(C) > 1)
+      copies.v.skip_columns(tile.first_column * element_bytes(C.element),
+                            tile.columns_left * element_bytes(C.element));
     return copies;
   }
   // Loads the entry of the lists a step before its copies start.
@@ -276,6 +280,11 @@ struct ForwardKernel {
   }
 
   static OCTAVO_DEVICE void run_tile(const ForwardParams& p, RowTile& tile, i32 index) {
+    if constexpr (column_tiles(C) > 1) {
+      tile.first_column = index % column_tiles(C) * v_columns(C);
+      tile.columns_left = max_of(G::head_dim_v(p) - tile.first_column, 0);
+      index /= column_tiles(C);
+    }
     // The last rows of a causal mask see the most keys, so they start first.
     tile.first_row = (p.row_tiles - 1 - index % p.row_tiles) * C.block_m;
     tile.head = index / p.row_tiles % p.heads_q;

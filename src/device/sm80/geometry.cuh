@@ -41,6 +41,15 @@ template <class Config>
 using ParamsOf = typename SelectParams<any(Config::value.modifiers),
                                        Config::value.modifiers.block_mask != 0>::Type;
 
+// Of a work tile that has only a part of the columns of V and O: the first of them, and how many
+// exist from there on.
+template <int kColumnTiles>
+struct ColumnTile {
+  i32 first_column, columns_left;
+};
+template <>
+struct ColumnTile<1> {};
+
 template <class Config>
 struct Geometry {
   static constexpr Sm80ForwardConfig C = Config::value;
@@ -75,10 +84,12 @@ struct Geometry {
   static OCTAVO_DEVICE i32 head_dim_v(const ForwardParams& p) {
     return C.head_dim_v > 0 ? p.head_dim_v : p.head_dim;
   }
+  static_assert(column_tiles(C) == 1 || (element_bytes(C.element) == 2 && v_columns(C) % 16 == 0),
+                "only 16-bit V has two tiles of columns");
 
   // The block_m query rows of this CTA's work tile, and this thread's coordinates in it. A thread
   // holds two rows of each 16-row mma tile, lane / 4 and lane / 4 + 8, called r = 0 and r = 1.
-  struct RowTile {
+  struct RowTile : ColumnTile<column_tiles(C)> {
     SequenceSpan span;
     i32 sequence, batch, head, first_row;
     u32 warp_m, warp_n, lane, thread;

@@ -62,7 +62,7 @@ struct Epilogue {
   // `sum`: the row's sum, already reduced over the quad.
   static OCTAVO_DEVICE void store_lse(float ref_max, float sum, const Sm90ForwardParams& p,
                                       const RowTile& tile, i32 row) {
-    if (p.lse == nullptr || tile.lane % 4 != 0) return;
+    if (p.lse == nullptr || tile.lane % 4 != 0 || tile.first_column > 0) return;
     constexpr float kSumLog2 = N::kPLog2 + N::kSumLog2;
     const float lse =
         C.modifiers.bias ? lse_with_bias(ref_max, sum, kSumLog2) : lse_of(ref_max, sum, kSumLog2);
@@ -109,7 +109,8 @@ struct Epilogue {
       const i32 row = tile.row(r);
       if (row >= G::stored_rows(p, tile.span)) continue;
       u8* const out = Out::row_address(p, tile, row);
-      for (i32 column = static_cast<i32>(tile.lane % 4 * 2); column < p.head_dim_v; column += 8)
+      for (i32 column = static_cast<i32>(tile.lane % 4 * 2); column < Out::columns(p, tile);
+           column += 8)
         Out::store_pair(out + column * element_bytes(C.output.element), 0, 0);
       float ref_max = kLowest, sum = 0;
       if (row < tile.span.seqlen_q) divisor_of(ref_max, sum, p, tile);

@@ -137,6 +137,7 @@ struct Consumer {
     rows.sequence = t.sequence;
     rows.batch = t.batch;
     rows.head = t.head;
+    rows.take_column_tile(rows.head);
     rows.first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
     if (starts_at_diagonal(C)) rows.alibi_slope = t.alibi_slope;
     ptx::pin(rows.lane);
@@ -174,6 +175,7 @@ struct Consumer {
   }
   // Releases K of a block that only other warpgroups need. Only warp_sync keeps the lanes together.
   OCTAVO_DEVICE void skip_k() {
+    if constexpr (k_slices(C) > 1) KSlices<G>::skip(*this);
     ptx::spare("a later load was seen, of V or of the next tile, so K of this one has been issued");
     ptx::mbarrier_wait(G::k_full(k.stage()), k.phase());
     ptx::warp_sync();
@@ -342,7 +344,7 @@ struct ForwardKernel {
       ScoreModifier<G>::Tensors::init_barriers(group);
     }
     OCTAVO_UNROLL
-    for (u32 stage = 0; stage < C.stages; ++stage) {
+    for (u32 stage = 0; stage < C.stages * k_slices(C); ++stage) {
       ptx::mbarrier_init(G::k_full(stage), scaled_keys(C) > 0 ? 2 : 1);
       ptx::mbarrier_init(G::k_empty(stage), kConsumerWarps);
       ptx::mbarrier_init(G::v_full(stage), 1);

@@ -9,6 +9,7 @@
 #include "device/ptx/memory.cuh"
 #include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
+#include "device/sm90/column_tile.cuh"
 #include "device/sm90/params.cuh"
 #include "device/sm90/pipeline_state.cuh"
 #include "device/tile/matrix_descriptor.cuh"
@@ -25,9 +26,9 @@ struct Geometry {
                 "V has another type than Q and K only if those are 8-bit");
   static_assert(!is_8bit_qk(C) || (!any(C.modifiers) && C.head_dim_v == 0),
                 "modifiers, padding and other columns of V need 16-bit Q and K");
-  static_assert(C.head_dim % qk_panels(C).columns == 0 && C.head_dim <= 256,
+  static_assert(C.head_dim % qk_panels(C).columns == 0 && C.head_dim <= 512,
                 "a row is a whole number of panels");
-  static_assert(v_columns(C) % v_panels(C).columns == 0 && v_columns(C) <= 256,
+  static_assert(v_columns(C) % v_panels(C).columns == 0 && v_columns(C) <= kMaxTileColumns,
                 "a row of V is a whole number of panels");
   static_assert(C.warpgroups >= 1 && C.warpgroups <= 4, "one to four consumer warpgroups");
   static constexpr int kStepKeys = is_8bit_pv(C) ? 32 : 16;  // keys of one wgmma of P V
@@ -62,7 +63,7 @@ struct Geometry {
   static OCTAVO_DEVICE u32 kv_group(const ThreadCoord& t) { return t.group / C.row_groups; }
 
   // The 64 rows of a work tile that the thread's warpgroup computes.
-  struct RowTile : ThreadCoord {
+  struct RowTile : ThreadCoord, ColumnTile<C> {
     SequenceSpan span;
     i32 sequence, batch, head;
     i32 first_row;      // in the sequence
@@ -132,7 +133,7 @@ struct Geometry {
   static OCTAVO_DEVICE u32 q_full(u32 group) { return barrier(group); }
   static OCTAVO_DEVICE u32 q_empty(u32 group) { return barrier(q_tiles(C) + group); }
   static OCTAVO_DEVICE u32 kv_barrier(u32 kind, u32 stage) {
-    return barrier(2 * q_tiles(C) + kind * kv_buffers(C) + stage);
+    return barrier(2 * q_tiles(C) + kind * kv_buffers(C) * k_slices(C) + stage);
   }
   static OCTAVO_DEVICE u32 k_full(u32 stage) { return kv_barrier(0, stage); }
   static OCTAVO_DEVICE u32 v_full(u32 stage) { return kv_barrier(1, stage); }

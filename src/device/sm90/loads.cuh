@@ -19,6 +19,15 @@ OCTAVO_DEVICE void load_rows(const ptx::TensorMap& map, u32 to, u32 bar, int row
                   {panel * panels.columns, token, head, batch});
 }
 
+// The same from column `first` on.
+OCTAVO_DEVICE void load_columns(const ptx::TensorMap& map, u32 to, u32 bar, int rows, i32 token,
+                                i32 head, i32 batch, Panels panels, i32 first) {
+  OCTAVO_UNROLL
+  for (int panel = 0; panel < panels.count; ++panel)
+    ptx::tma_load(to + panel * rows * panels.row_bytes, &map, bar,
+                  {first + panel * panels.columns, token, head, batch});
+}
+
 // Called by kThreads threads; `thread` is the number of this one.
 template <int kThreads>
 OCTAVO_DEVICE void fill_shared(u32 to, u32 bytes, u32 thread, u32 word) {

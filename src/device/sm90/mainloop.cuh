@@ -35,6 +35,7 @@
 #include "device/ptx/mbarrier.cuh"
 #include "device/sm90/gemm.cuh"
 #include "device/sm90/geometry.cuh"
+#include "device/sm90/k_slices.cuh"
 
 namespace octavo::sm90 {
 
@@ -236,7 +237,9 @@ struct Mainloop {
   template <class Blocks>
   static OCTAVO_DEVICE void run(State& state, const Sm90ForwardParams& p, u32 q, u32 lane,
                                 Blocks& blocks) {
-    if constexpr (C.schedule == Schedule::qk_first)
+    if constexpr (k_slices(C) > 1)
+      KSlices<G>::template run<N>(state, p, q, lane, blocks);
+    else if constexpr (C.schedule == Schedule::qk_first)
       qk_first(state, p, q, lane, blocks);
     else if constexpr (C.schedule == Schedule::in_turn)
       in_turn(state, p, q, lane, blocks);

@@ -63,13 +63,18 @@ struct OutputAddress {
   static OCTAVO_DEVICE u8* row_address(const Sm90ForwardParams& p, const RowTile& tile, i32 row) {
     return static_cast<u8*>(p.out) +
            (tile.batch * p.o_strides.batch + tile.head * p.o_strides.head +
-            G::tensor_row(p, tile.span, row) * p.o_strides.row) *
+            G::tensor_row(p, tile.span, row) * p.o_strides.row + tile.first_column) *
                element_bytes(C.output.element);
   }
   // How many columns exist from `first` on; 0 in a row that is not stored.
   static OCTAVO_DEVICE i32 columns_left(const Sm90ForwardParams& p, const RowTile& tile, i32 row,
                                         i32 first) {
-    return row < G::stored_rows(p, tile.span) ? p.head_dim_v - first : 0;
+    return row < G::stored_rows(p, tile.span) ? p.head_dim_v - tile.first_column - first : 0;
+  }
+  // The tile's columns that exist.
+  static OCTAVO_DEVICE i32 columns(const Sm90ForwardParams& p, const RowTile& tile) {
+    return column_tiles(C) > 1 ? min_of(p.head_dim_v - tile.first_column, v_columns(C))
+                               : p.head_dim_v;
   }
   // 16-bit and FP32 outputs have no scale.
   static OCTAVO_DEVICE float inverse_scale(const Sm90ForwardParams&, const RowTile&) { return 1; }
@@ -109,6 +114,10 @@ struct OutputElementOf : OutputAddress<G> {
         for (int b = 0; b < 4; ++b) x[b] = pack(o[(i + b) * 4 + r * 2], o[(i + b) * 4 + r * 2 + 1]);
         transpose_quad(x, tile.lane);
         if (i * 8 < columns) ptx::store_global_b128(out + i * 8 * 2, x);
+      }
+      if (column_tiles(G::C) > 1) {
+        ptx::spare("it keeps the compiler from mixing the two rows, for which it would spill");
+        ptx::warp_sync();
       }
     }
   }

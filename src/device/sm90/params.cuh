@@ -24,9 +24,11 @@ struct Sm90ForwardParams {
   i32 tokens_q = 0;
   i32 tokens_kv = 0;
 
-  i32 tiles = 0;       // of all heads and sequences
-  i32 row_tiles = 0;   // tiles of one head of tile_heads
-  i32 tile_heads = 0;  // heads that tiles are counted for: heads_q, or heads_kv with pack_gqa
+  i32 tiles = 0;      // of all heads and sequences
+  i32 row_tiles = 0;  // tiles of one head of tile_heads
+  // Heads that tiles are counted for: heads_q, each as often as there are column_tiles, or heads_kv
+  // with pack_gqa.
+  i32 tile_heads = 0;
   i32 heads_per_kv = 1;
   Divider by_row_tiles, by_tile_heads, by_heads_per_kv;
   i32 sequences = 0;

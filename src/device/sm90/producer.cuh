@@ -8,6 +8,7 @@
 #include "device/ptx/warpgroup.cuh"
 #include "device/sm90/block_mask.cuh"
 #include "device/sm90/geometry.cuh"
+#include "device/sm90/k_slices.cuh"
 #include "device/sm90/loads.cuh"
 #include "device/sm90/scheduler.cuh"
 
@@ -44,8 +45,8 @@ struct Producer {
       }
       ptx::mbarrier_arrive_expect_tx(G::q_full(group), G::S.q_tile);
       load_rows(p.q, G::q_tile(group), G::q_full(group), kRows,
-                t.span.q_begin + t.first_row + static_cast<i32>(group) * kRows, t.head, t.batch,
-                qk_panels(C));
+                t.span.q_begin + t.first_row + static_cast<i32>(group) * kRows, head_of<C>(t),
+                t.batch, qk_panels(C));
     }
   }
 
@@ -56,13 +57,16 @@ struct Producer {
   template <class Visit>
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, Visit visit,
                                    KvState& k, bool leader) {
+    if constexpr (k_slices(C) > 1)
+      return KSlices<G>::load(p, t.span.kv_begin + key_of(t, visit),
+                              p.by_heads_per_kv.quotient(head_of<C>(t)), t.batch, k, leader);
     wait_as_warp(G::k_empty(k.stage()), k.phase() ^ 1);
     const i32 n = key_of(t, visit);
     if (leader) {
       Listed::publish(k.stage(), visit);
       ptx::mbarrier_arrive_expect_tx(G::k_full(k.stage()), G::S.k_stage);
       load_rows(p.k, G::k_tile(k.stage()), G::k_full(k.stage()), C.block_n, t.span.kv_begin + n,
-                p.by_heads_per_kv.quotient(t.head), t.batch, qk_panels(C));
+                p.by_heads_per_kv.quotient(head_of<C>(t)), t.batch, qk_panels(C));
     }
     if constexpr (scaled_keys(C) > 0) {
       N::template load_k_scales<32>(p, t.span, t.sequence, n, p.by_heads_per_kv.quotient(t.head),
@@ -86,8 +90,13 @@ struct Producer {
     const u32 bar = crosses_end ? G::tail_full() : G::v_full(v.stage());
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, G::S.v_bytes);
-      N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, n,
-                p.by_heads_per_kv.quotient(t.head), t.batch);
+      if constexpr (column_tiles(C) > 1)
+        load_columns(p.v, G::v_tile(v.stage()), bar, C.block_n, t.span.kv_begin + n,
+                     p.by_heads_per_kv.quotient(head_of<C>(t)), t.batch, v_panels(C),
+                     first_column_of<C>(t));
+      else
+        N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, n,
+                  p.by_heads_per_kv.quotient(t.head), t.batch);
     }
     if (crosses_end) {
       wait_as_warp(bar, tail_phase);

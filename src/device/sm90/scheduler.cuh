@@ -18,6 +18,7 @@
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
+#include "device/sm90/column_tile.cuh"
 #include "device/sm90/params.cuh"
 
 namespace octavo::sm90 {
@@ -28,7 +29,7 @@ inline constexpr i32 kNoMoreTiles = -2;  // there is no tile: published after th
 
 struct WorkTile {
   SequenceSpan span;
-  i32 sequence, batch, head;
+  i32 sequence, batch, head;  // head: of tile_heads (column_tile.cuh)
   i32 first_row;
   i32 n_begin;        // first key that is loaded
   i32 n_blocks;       // blocks of keys, or kNoRows, or kNoMoreTiles
@@ -92,7 +93,8 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   if (starts_at_diagonal(G::C)) {
     const ScoreModifierParams& m = G::modifiers(p).scores;
     t.diagonal = diagonal_block<G>(p, t);
-    t.alibi_slope = m.alibi_slopes == nullptr ? 0 : alibi_slope<true>(m, t.sequence, t.head);
+    t.alibi_slope =
+        m.alibi_slopes == nullptr ? 0 : alibi_slope<true>(m, t.sequence, head_of<G::C>(t));
   }
   return t;
 }

@@ -102,7 +102,7 @@ struct ScoreTiles {
       ptx::tma_load(to + panel * kRows * panels.row_bytes, &map, bar,
                     {b.t.span.kv_begin + b.n + panel * panels.columns,
                      tensor.row != 0 ? b.t.span.q_begin + b.first_row : 0,
-                     tensor.head != 0 ? b.t.head : 0, tensor.batch != 0 ? b.t.batch : 0});
+                     tensor.head != 0 ? head_of<C>(b.t) : 0, tensor.batch != 0 ? b.t.batch : 0});
   }
   // Whether the warpgroup computes the block.
   static OCTAVO_DEVICE bool is_needed(const Sm90ForwardParams& p, const Block& b) {

@@ -97,6 +97,11 @@ struct WideRowLoader {
   OCTAVO_DEVICE const u8* rows_on(u32 rows) const { return source + u64{stride} * (rows * 16); }
 
   OCTAVO_DEVICE void skip(u32 rows) { source = rows_on(rows); }
+  // Begins at another column of the rows, which have `left` bytes from there on.
+  OCTAVO_DEVICE void skip_columns(i32 bytes, i32 left) {
+    source += bytes;
+    exists = static_cast<i32>(byte) < left;
+  }
 
   // Starts copying a block, of which `rows` rows exist, and advances to the next block.
   OCTAVO_DEVICE void load(const SharedTile<kRowBytes>& tile, i32 rows) {
@@ -128,6 +133,10 @@ struct NarrowRowLoader {
       : from(rows), thread(this_thread) {}
 
   OCTAVO_DEVICE void skip(u32 rows) { from.data += rows * from.stride_bytes; }
+  OCTAVO_DEVICE void skip_columns(i32 bytes, i32 left) {
+    from.data += bytes;
+    from.row_bytes = left;
+  }
 
   OCTAVO_DEVICE void load(const SharedTile<kRowBytes>& tile, i32 rows) {
     // Not unrolled: the addresses of so many chunks would spill.

@@ -81,6 +81,31 @@ constexpr void for_each_other_v_config(const Take& take) {
   take(config);
 }
 
+// More than 256 columns: a single stage, whose V has a barrier of its own; two tiles of V's columns
+// alone; and every modifier, with rows of any alignment.
+template <class Take>
+constexpr void for_each_wide_config(const Take& take) {
+  Sm80ForwardConfig config = small_config(Element::f16);
+  config.head_dim = 512;
+  config.block_n = 16;
+  config.warps_n = 1;
+  config.stages = 1;
+  config.v_barrier = true;
+  config.q_in_registers = false;
+  take(config);
+  config.head_dim = 64;
+  config.head_dim_v = 512;
+  config.stages = 2;
+  config.v_barrier = false;
+  take(config);
+  config = with_modifiers(config);
+  config.element = config.output.element = Element::bf16;
+  config.head_dim = 384;
+  config.head_dim_v = 0;
+  config.load_bytes = 2;
+  take(config);
+}
+
 template <class Take>
 constexpr void for_each_sm80_config(const Take& take) {
   for (int i = 0; i < sm80::kShippedConfigs; ++i) {
@@ -143,6 +168,7 @@ constexpr void for_each_sm80_config(const Take& take) {
   }
   for_each_block_mask_config(take);
   for_each_other_v_config(take);
+  for_each_wide_config(take);
 }
 
 constexpr int count_sm80_configs() {

@@ -365,6 +365,35 @@ constexpr void for_each_other_v_sm90_config(const Take& take) {
                       192, 128));
 }
 
+// More than 256 columns: K in slices and two tiles of V's columns, once with every modifier;
+// either of them alone; and two stages of slices.
+template <class Take>
+constexpr void for_each_wide_sm90_config(const Take& take) {
+  Sm90ForwardConfig c = {
+      .head_dim = 512, .warpgroups = 2, .block_n = 64, .stages = 1, .sum_rounded_p = false};
+  take(c);
+  c.head_dim_v = 64;
+  take(c);
+  c.head_dim = 384;
+  c.stages = 2;
+  take(c);
+  c.head_dim = 64;
+  c.head_dim_v = 512;
+  take(c);
+  c.element = c.v_element = c.output.element = Element::bf16;
+  c.head_dim = 384;
+  c.head_dim_v = 0;
+  c.stages = 1;
+  c.modifiers = {.softcap = true,
+                 .bias = true,
+                 .bias_element = Element::bf16,
+                 .alibi = true,
+                 .mask = true,
+                 .sinks = true,
+                 .padded = true};
+  take(c);
+}
+
 constexpr int count_sm90_configs() {
   int count = 0;
   for_each_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
@@ -374,6 +403,7 @@ constexpr int count_sm90_configs() {
   for_each_modified_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_block_mask_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_other_v_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
+  for_each_wide_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   return count;
 }
 
@@ -387,6 +417,7 @@ inline constexpr auto kSm90Configs = [] {
   for_each_modified_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_block_mask_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_other_v_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
+  for_each_wide_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   return configs;
 }();
 

@@ -63,7 +63,10 @@ class CorrectnessGate : public Gate {
     constexpr std::int64_t kLongest = 140;
     const std::vector<evidence::Case> cases =
         unseen_cases(subject->config, context.seed, kUnseen, kLongest);
-    GateOutcome outcome = emulate_cases(*subject, context, name(), cases, {context.seed});
+    GateOutcome outcome =
+        judge_emulated(*subject, context, name(), [&](const EmulatedKernel& kernel) {
+          return check_emulated(kernel, cases, {context.seed});
+        });
     outcome.figures["seed"] = context.seed;
     outcome.figures["unseen"] = kUnseen;
     return outcome;

@@ -4,10 +4,13 @@
 // those of the kernel that the candidate would replace, on the same inputs.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
+#include "evidence/cases/inputs.h"
 #include "evidence/cases/planned_case.h"
 #include "evidence/counters/cupti.h"
 #include "evolve/gates/emulated_judge.h"
@@ -18,7 +21,135 @@
 namespace octavo::evolve {
 namespace {
 
-// --- the GPU ---
+// Less than this share of the products that the problem has is skipped work.
+constexpr double kLeastShare = 0.95;
+
+// --- the emulator
+// ---------------------------------------------------------------------------------
+
+#if defined(OCTAVO_HAS_EMULATOR)
+
+// Two problems whose products are easily counted: full, and causal with as many queries as keys.
+std::vector<evidence::Case> counted_cases(const KernelConfig& config) {
+  evidence::Case c = edge_cases(config).front();
+  c.options.causal = Causal::none;
+  c.options.window_left = -1;
+  c.scale = {};
+  c.layout = evidence::Layout::bhsd;
+  c.seqlen_q = 130;
+  c.seqlen_kv = 260;
+  std::vector<evidence::Case> cases{c};
+  c.options.causal = Causal::top_left;
+  c.seqlen_q = c.seqlen_kv = 200;
+  cases.push_back(c);
+  return cases;
+}
+
+std::int64_t products_of(const evidence::Case& c) {
+  std::int64_t pairs = 0;
+  for (std::int64_t row = 0; row < c.seqlen_q; ++row)
+    pairs += c.options.causal == Causal::none ? c.seqlen_kv : std::min(row + 1, c.seqlen_kv);
+  return c.batch * c.heads_q * pairs * (c.head_dim + c.v_columns());
+}
+
+// The formats in which a kernel of this configuration multiplies; empty: not on the tensor cores.
+std::set<std::string> formats_of(Element element) {
+  switch (element) {
+    case Element::bf16:
+      return {"bf16"};
+    case Element::e4m3:
+      return {"e4m3"};
+    case Element::e5m2:
+      return {"e5m2"};
+    case Element::int8:
+      return {"s8", "u8"};
+    default:
+      return {"f16"};  // also sim8, which is converted
+  }
+}
+std::set<std::string> formats_of(const KernelConfig& config) {
+  if (const auto* ladder = std::get_if<LadderConfig>(&config))
+    return ladder->rung < Rung::tensor_cores ? std::set<std::string>() : formats_of(Element::f16);
+  if (const auto* sm80 = std::get_if<Sm80ForwardConfig>(&config)) return formats_of(sm80->element);
+  const auto& sm90 = std::get<Sm90ForwardConfig>(config);
+  std::set<std::string> formats = formats_of(sm90.element);
+  formats.merge(formats_of(sm90.v_element));
+  return formats;
+}
+
+using Products = std::map<std::string, std::int64_t>;  // by format
+
+// Of a first call, whose outputs are poisoned, and of a second one, which finds the results of the
+// first: a kernel may not save itself the work.
+struct Counted {
+  Status status;
+  Products first, second;
+};
+Counted count_products(const EmulatedKernel& kernel, const evidence::Case& c) {
+  Counted counted;
+  Result<evidence::Inputs> inputs = evidence::make_inputs(c);
+  counted.status = inputs.status();
+  if (!inputs.ok()) return counted;
+  evidence::poison_outputs(*inputs);
+  emulator::Settings settings;
+  settings.measure = true;
+  for (Products* const products : {&counted.first, &counted.second}) {
+    counted.status = run_emulated_kernel(kernel, inputs->given, c.options, settings,
+                                         [products](const emulator::Machine& machine) {
+                                           for (const auto& count : machine.measures().products())
+                                             (*products)[count.instruction] += count.times;
+                                         });
+    if (!counted.status.ok()) return counted;
+  }
+  return counted;
+}
+
+GateOutcome count_emulated(const EmulatedKernel& kernel, const KernelConfig& config) {
+  const std::set<std::string> formats = formats_of(config);
+  nlohmann::json counts = nlohmann::json::array();
+  double least = 1e9;
+  for (const evidence::Case& c : counted_cases(config)) {
+    const Counted counted = count_products(kernel, c);
+    if (!counted.status.ok()) return rejected(counted.status.message());
+    std::int64_t done = 0;
+    for (const auto& [format, products] : counted.first) {
+      done += products;
+      if (formats.count(format) == 0)
+        return rejected(fmt::format(
+            "The kernel multiplies in {}, which its configuration does not declare.", format));
+    }
+    if (counted.second != counted.first)
+      return rejected(
+          fmt::format("The kernel does other products of {} when its output holds the "
+                      "results already.",
+                      c.name()));
+    const double share = static_cast<double>(done) / static_cast<double>(products_of(c));
+    counts.push_back({{"case", c.name()}, {"products", counted.first}, {"share", share}});
+    least = std::min(least, share);
+    if (!formats.empty() && share < kLeastShare)
+      return rejected(
+          fmt::format("The kernel does {:.0f}% of the products of {}.", share * 100, c.name()));
+  }
+  GateOutcome outcome = passed(
+      formats.empty()
+          ? "The kernel does not use the tensor cores, so the emulator has no products to count."
+          : fmt::format(
+                "The kernel does at least {:.2f} times the products that the problems have.",
+                least));
+  outcome.figures["emulated"] = counts;
+  return outcome;
+}
+
+#else
+
+GateOutcome count_emulated(const EmulatedKernel& /*kernel*/, const KernelConfig& /*config*/) {
+  return not_done("This library was built without the emulator.");
+}
+
+#endif
+
+// --- the GPU
+// --------------------------------------------------------------------------------------
 
 constexpr const char* kOperations[] = {
     "sm__ops_path_tensor_src_fp16_dst_fp32.sum", "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
@@ -110,7 +241,9 @@ class CountersGate : public Gate {
   GateOutcome judge(const Candidate& candidate, const Context& context) override {
     const Result<Subject> subject = subject_of(candidate);
     if (!subject.ok()) return rejected(subject.status().message());
-    const GateOutcome emulated = emulate_products(*subject, context, name());
+    GateOutcome emulated = judge_emulated(
+        *subject, context, name(),
+        [&](const EmulatedKernel& kernel) { return count_emulated(kernel, subject->config); });
     const bool ladder = std::holds_alternative<LadderConfig>(subject->config);
     if (context.task.device.kind != Device::Kind::cuda || ladder ||
         emulated.verdict == Verdict::rejected)

@@ -42,7 +42,8 @@ Finding added_word(const SourceDiff& diff, const std::function<bool(std::string_
   return {};
 }
 
-// --- files ---
+// --- files
+// ----------------------------------------------------------------------------------------
 
 constexpr std::array<std::string_view, 9> kFolders = {
     "device/core/",     "device/tile/",  "device/sm80/",     "device/sm90/",  "device/decode/",
@@ -75,7 +76,8 @@ Finding size(const SourceDiff& diff) {
   return {};
 }
 
-// --- the language ---
+// --- the language
+// ---------------------------------------------------------------------------------
 
 // A directive as one text: "#include\"device/core/exp2.cuh\"".
 std::string directive_at(const Tokens& tokens, std::size_t i) {
@@ -161,7 +163,8 @@ Finding host_calls(const SourceDiff& diff) {
   return added_word(diff, [](std::string_view word) { return is_one_of(word, kWords); });
 }
 
-// --- time and memory ---
+// --- time and memory
+// ------------------------------------------------------------------------------
 
 Finding clocks(const SourceDiff& diff) {
   return added_word(diff, [](std::string_view word) {
@@ -273,7 +276,8 @@ Finding raw_memory(const SourceDiff& diff) {
   return {};
 }
 
-// --- shapes ---
+// --- shapes
+// ---------------------------------------------------------------------------------------
 
 // Sizes that a kernel only knows when it runs.
 constexpr std::array<std::string_view, 13> kSizes = {
@@ -337,7 +341,8 @@ Finding shapes(const SourceDiff& diff) {
   return {};
 }
 
-// --- numbers ---
+// --- numbers
+// --------------------------------------------------------------------------------------
 
 Finding precision(const SourceDiff& diff) {
   return added_word(diff, [](std::string_view word) {
@@ -375,7 +380,8 @@ Finding constants(const SourceDiff& diff) {
   return {};
 }
 
-// --- what checks the kernel ---
+// --- what checks the kernel
+// -----------------------------------------------------------------------
 
 Finding checks(const SourceDiff& diff) {
   for (const Place& place : diff.changes([](const Tokens&tokens, std::size_t i) -> std::string {

@@ -1,5 +1,5 @@
 // The sanitizer gate: the candidate's checks on the GPU once more, under compute-sanitizer. It runs
-// the command itself with the candidate in a file.
+// `octavo evolve examine` with the candidate in a file.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -13,7 +13,6 @@
 #include "evolve/gates/standard_gates.h"
 #include "evolve/gates/unseen_cases.h"
 #include "files/bounded_json.h"
-#include "octavo/evolve.hpp"
 #include "octavo/file.hpp"
 
 namespace octavo::evolve {
@@ -140,11 +139,3 @@ Status examine(const std::string& path) {
 std::unique_ptr<Gate> sanitizer_gate() { return std::make_unique<SanitizerGate>(); }
 
 }  // namespace octavo::evolve
-
-namespace octavo {
-
-Status evolve_examine(const std::string& file) {
-  return without_exceptions([&]() -> Status { return evolve::examine(file); });
-}
-
-}  // namespace octavo

@@ -83,7 +83,8 @@ bool make_files_read_only(const std::string& writable) {
   return writable.empty() || set_read_only(directory, false, 0);
 }
 
-// --- system calls ---
+// --- system calls
+// ---------------------------------------------------------------------------------
 
 struct NamedCall {
   int number;

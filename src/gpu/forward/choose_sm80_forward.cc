@@ -16,7 +16,7 @@ namespace octavo {
 namespace {
 
 int native_head_dim(std::int64_t head_dim) {
-  for (const int native : {64, 96, 128, 192, 256})
+  for (const int native : {64, 96, 128, 192, 256, 384, 512})
     if (head_dim <= native) return native;
   return 0;
 }
@@ -54,6 +54,21 @@ void set_small_tiles(Sm80ForwardConfig& c, int block_m) {
   const int widest = std::max(c.head_dim, sm80::v_columns(c));
   c.block_n = widest <= 128 ? 64 : 32;
   c.q_in_registers = widest <= 128;
+}
+
+// For more than 256 columns of Q and K or of V: rows of a warp for the registers, and what shared
+// memory has room for. A single stage waits for V apart from K, so that V arrives under Q K^T.
+void set_wide_tiles(Sm80ForwardConfig& c, const GpuInfo& gpu) {
+  const auto fits = [&] { return feasible(c, gpu.arch, gpu.smem_per_block_optin).ok(); };
+  c.warps_n = 1;
+  c.q_in_registers = false;
+  for (c.stages = 2; c.stages > 0; --c.stages)
+    for (c.block_n = 32; c.block_n >= 16; c.block_n /= 2)
+      for (c.block_m = c.stages > 1 ? 128 : 64; c.block_m >= 64; c.block_m /= 2) {
+        c.warps_m = c.block_m / 16;
+        c.v_barrier = c.stages == 1;
+        if (fits()) return;
+      }
 }
 
 // A tile's rows and the keys of a step lie in one block of the mask.
@@ -123,7 +138,12 @@ ChosenSm80Forward choose_sm80_forward(const Resolved& resolved, const GpuInfo& g
   const std::int64_t heads = p.options.batch_invariant ? 1 : p.batch * p.heads_q;
   const auto tiles = [&](int block_m) { return heads * div_up<std::int64_t>(p.seqlen_q, block_m); };
   const bool small = !p.options.batch_invariant && tiles(64) <= gpu.sms;
-  if (small) {
+  if (std::max(c.head_dim, sm80::all_v_columns(c)) > sm80::kMaxTileColumns) {
+    set_wide_tiles(c, gpu);
+    chosen.reason =
+        fmt::format("tiles of {} rows{}", c.block_m,
+                    sm80::column_tiles(c) > 1 ? ", for half of the columns of V each" : "");
+  } else if (small) {
     set_small_tiles(c, tiles(32) <= gpu.sms ? 32 : 64);
     chosen.reason = fmt::format(
         "{} rows in {} heads are few for {} SMs: tiles of {} rows, {} warps split the keys",

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -224,6 +225,31 @@ Sm90ForwardConfig block_mask_config(const Problem& p) {
   return c;
 }
 
+// The configuration for more than 256 columns of Q and K or of V: the most stages, then the most
+// keys at once, for which there are shared memory and registers.
+Sm90ForwardConfig wide_config(const Problem& p) {
+  const auto columns = [](std::int64_t head_dim) {
+    constexpr std::array<int, 7> kColumns = {64, 96, 128, 192, 256, 384, 512};
+    return *std::lower_bound(kColumns.begin(), kColumns.end(), static_cast<int>(head_dim));
+  };
+  Sm90ForwardConfig c;
+  c.element = c.v_element = element_of(p.q);
+  c.head_dim = columns(p.head_dim);
+  c.head_dim_v = columns(p.head_dim_v);
+  if (c.head_dim_v == c.head_dim) c.head_dim_v = 0;
+  c.warpgroups = 2;
+  c.sum_rounded_p = false;
+  c.output = {.element = element_of(p.out), .amax = p.out_amax};
+  c.modifiers = modifiers_of(p);
+  if (p.bias) c.modifiers.bias_element = element_of(*p.bias);
+  const int most_keys = sm90::v_columns(c) > 192 ? 80 : 96;
+  constexpr int kFewestKeys = 64;
+  for (c.stages = 2; c.stages > 0; --c.stages)
+    for (c.block_n = most_keys; c.block_n >= kFewestKeys; c.block_n -= 16)
+      if (feasible(c, 90, sm90::kSmemBytes).ok()) return c;
+  return c;
+}
+
 // The time that masks add. With one CTA per tile, code that runs once is fetched from memory: the
 // mask of 256 8-bit keys is so long that (1,8,512,64) takes 5.26 us with it and 4.40 without.
 double mask_us(const sm90::TableRow& row, const Problem& p, const SmLoad& load) {
@@ -301,6 +327,14 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
     chosen.config = block_mask_config(p);
     chosen.reason = fmt::format("tiles of {} rows by {} keys: blocks of the block mask",
                                 sm90::block_m(chosen.config), chosen.config.block_n);
+    chosen.early_start = p.options.overlap_launch && !p.out_amax;
+    return chosen;
+  }
+  if (std::max(p.head_dim, p.head_dim_v) > sm90::kMaxTileColumns) {
+    chosen.config = wide_config(p);
+    chosen.reason = fmt::format(
+        "tiles of {} rows by {} keys{}", sm90::block_m(chosen.config), chosen.config.block_n,
+        sm90::column_tiles(chosen.config) > 1 ? ", for half of the columns of V each" : "");
     chosen.early_start = p.options.overlap_launch && !p.out_amax;
     return chosen;
   }

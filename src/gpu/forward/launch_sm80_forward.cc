@@ -30,7 +30,7 @@ int row_alignment(const Arguments& a) {
 
 std::int64_t sm80_forward_tiles(const Problem& kernel_problem, const Sm80ForwardConfig& config) {
   return div_up<std::int64_t>(kernel_problem.seqlen_q, config.block_m) * kernel_problem.heads_q *
-         kernel_problem.batch;
+         kernel_problem.batch * sm80::column_tiles(config);
 }
 
 BlockMaskedForwardParams sm80_forward_params(const Problem& kernel_problem, const Arguments& a,
@@ -40,6 +40,7 @@ BlockMaskedForwardParams sm80_forward_params(const Problem& kernel_problem, cons
   const bool sim8 = kernel_problem.q == DType::sim8;
   if (sim8) p.v_unit = kSim8Step;
   set_shared_params(p, kernel_problem, a, config.block_m, sim8 ? kSim8Step : 1);
+  p.tiles *= sm80::column_tiles(config);
   p.output = output_params(kernel_problem, a);
   p.modifiers = modifier_params(kernel_problem, a, p.scale_log2);
   p.block_mask = block_mask_params(kernel_problem, a);

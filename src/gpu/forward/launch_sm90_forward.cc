@@ -111,7 +111,8 @@ Sm90ForwardBlockMaskParams sm90_forward_params(const Problem& kernel_problem, co
   p.out = a.out.data;
   p.sequences = static_cast<i32>(kernel_problem.batch);
   set_shared_params(p, kernel_problem, a, sm90::block_m(c));
-  p.tile_heads = static_cast<i32>(kernel_problem.heads_q);
+  p.tile_heads = static_cast<i32>(kernel_problem.heads_q) * sm90::column_tiles(c);
+  p.tiles *= sm90::column_tiles(c);
   if (c.pack_gqa) pack_gqa(p, kernel_problem, sm90::block_m(c));
   p.by_row_tiles = divider(p.row_tiles);
   p.by_tile_heads = divider(p.tile_heads);

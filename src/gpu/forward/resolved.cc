@@ -77,12 +77,21 @@ Status gpu_serves(const Resolved& resolved) {
                        "on sm_90 also e4m3, e5m2 or int8 q and k with an f16 or bf16 v, or one FP8 "
                        "dtype for q and k and the other for v");
   if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
-  if (p.head_dim > 256)
-    return unsupported("head_dim", fmt::format("{}", p.head_dim), "1 to 256 on a GPU");
-  if (p.head_dim_v > 256)
-    return unsupported("head_dim_v", fmt::format("{}", p.head_dim_v), "1 to 256 on a GPU");
   const OperandFormats& formats = resolved.formats;
   const bool as_given = !formats.q.rounded && !formats.k.rounded && !formats.v.rounded;
+  constexpr std::int64_t kMostColumns = 512, kMostOfAll = 256;
+  for (const auto& [what, columns] :
+       {std::pair{"head_dim", p.head_dim}, {"head_dim_v", p.head_dim_v}}) {
+    if (columns <= kMostOfAll) continue;
+    if (size_bytes(p.q) != 2 || !as_given)
+      return unsupported(what, fmt::format("{}", columns),
+                         "1 to 256 on a GPU; up to 512 with f16 or bf16 q, k and v and precision "
+                         "native");
+    if (p.block_mask != 0)
+      return unsupported(what, fmt::format("{}", columns), "1 to 256 with a block mask on a GPU");
+    if (columns > kMostColumns)
+      return unsupported(what, fmt::format("{}", columns), "1 to 512 on a GPU");
+  }
   if (p.head_dim_v != p.head_dim && (size_bytes(p.q) != 2 || !as_given))
     return unsupported("head_dim_v", fmt::format("{}", p.head_dim_v),
                        fmt::format("head_dim, here {}, on a GPU; others with f16 or bf16 q, k and "

@@ -11,7 +11,7 @@ namespace octavo {
 namespace {
 
 constexpr int kMostThreads = 1024;
-constexpr int kMostHeadDim = 256;
+constexpr int kMostHeadDim = 512, kMost8BitHeadDim = 256;
 // FP8 accumulators lose accuracy beyond this many keys, and a block is accumulated without
 // promotion.
 constexpr int kMostFp8Keys = 192;
@@ -38,16 +38,23 @@ Status check_types(const Sm80ForwardConfig& c) {
 
 Status check_shape(const Sm80ForwardConfig& c) {
   const int step = is_native_8bit(c.element) ? 32 : 16;
-  if (c.head_dim < step || c.head_dim > kMostHeadDim || c.head_dim % step != 0) {
-    return wrong_field(
-        "head_dim", c.head_dim,
-        fmt::format("multiples of {} up to {} for this element", step, kMostHeadDim));
+  const int most = element_bytes(c.element) == 2 && c.modifiers.block_mask == 0 ? kMostHeadDim
+                                                                                : kMost8BitHeadDim;
+  if (c.head_dim < step || c.head_dim > most || c.head_dim % step != 0) {
+    return wrong_field("head_dim", c.head_dim,
+                       fmt::format("multiples of {} up to {} for this element{}", step, most,
+                                   c.modifiers.block_mask != 0 ? " with a block mask" : ""));
   }
   if (c.head_dim_v != 0 && element_bytes(c.element) != 2)
     return wrong_field("head_dim_v", c.head_dim_v, "0 for 8-bit elements");
-  if (c.head_dim_v < 0 || c.head_dim_v > kMostHeadDim || c.head_dim_v % step != 0)
+  const int v_step = c.head_dim_v > sm80::kMaxTileColumns ? 2 * step : step;
+  if (c.head_dim_v < 0 || c.head_dim_v > most || c.head_dim_v % v_step != 0)
     return wrong_field("head_dim_v", c.head_dim_v,
-                       fmt::format("multiples of {} up to {}, 0 for head_dim", step, kMostHeadDim));
+                       fmt::format("multiples of {} up to {}, 0 for head_dim", v_step, most));
+  if (c.head_dim_v == 0 && c.head_dim > sm80::kMaxTileColumns && c.head_dim % (2 * step) != 0)
+    return wrong_field("head_dim", c.head_dim,
+                       fmt::format("multiples of {} above {}, or another head_dim_v", 2 * step,
+                                   sm80::kMaxTileColumns));
   for (const auto& [name, warps] : {std::pair("warps_m", c.warps_m), {"warps_n", c.warps_n}}) {
     if (warps < 1 || warps > kMostThreads / 32) return wrong_field(name, warps, "1 to 32");
   }

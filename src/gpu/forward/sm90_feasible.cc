@@ -53,15 +53,30 @@ Status check_elements(const Sm90ForwardConfig& c) {
   return check_name("scores", c.scores);
 }
 
+// More than 256 columns: of Q and K in slices, or of V and O in two tiles.
+Status check_wide(const Sm90ForwardConfig& c) {
+  const int widest = std::max(c.head_dim, sm90::all_v_columns(c));
+  if (widest <= sm90::kMaxTileColumns) return {};
+  const std::string_view field = widest == c.head_dim ? "head_dim" : "head_dim_v";
+  if (sm90::is_8bit_qk(c)) return wrong_field(field, widest, "up to 256 with 8-bit Q and K");
+  if (sm90::is_split_kv(c)) return wrong_field(field, widest, "up to 256 with row_groups");
+  if (c.modifiers.block_mask != 0) return wrong_field(field, widest, "up to 256 with a block mask");
+  if (sm90::k_slices(c) > 1 && c.schedule != Schedule::qk_first)
+    return wrong_name("schedule", c.schedule, "qk_first with head_dim above 256");
+  return {};
+}
+
 Status check_tile(const Sm90ForwardConfig& c) {
   const auto is_known = [](int columns) {
-    constexpr int kHeadDims[] = {64, 96, 128, 192, 256};
+    constexpr int kHeadDims[] = {64, 96, 128, 192, 256, 384, 512};
     return std::find(std::begin(kHeadDims), std::end(kHeadDims), columns) != std::end(kHeadDims);
   };
-  if (!is_known(c.head_dim)) return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256");
+  if (!is_known(c.head_dim))
+    return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256, 384, 512");
   if (c.head_dim_v != 0 && (!is_known(c.head_dim_v) || c.head_dim_v == c.head_dim))
     return wrong_field("head_dim_v", c.head_dim_v,
-                       "64, 96, 128, 192, 256 other than head_dim, 0 for head_dim");
+                       "64, 96, 128, 192, 256, 384, 512 other than head_dim, 0 for head_dim");
+  OCTAVO_RETURN_IF_ERROR(check_wide(c));
   if (c.head_dim_v != 0 && sm90::is_8bit_qk(c))
     return wrong_field("head_dim_v", c.head_dim_v, "0 with 8-bit Q and K");
   if ((sm90::is_8bit_pv(c) ? c.pv_columns : sm90::v_columns(c)) + sm90::ones_columns(c) > 256)

@@ -15,10 +15,15 @@ constexpr std::size_t kMostSms = 256;
 
 constexpr double kTileWork = 2;  // the fixed cost of a tile, in blocks
 
+// The heads that tiles are counted for: with several column_tiles, each tile of columns is one.
+std::int64_t tile_heads(const Problem& p, const Sm90ForwardConfig& c) {
+  return p.heads_q * p.batch * sm90::column_tiles(c);
+}
+
 // The work of the busiest CTA relative to the average.
 double unevenness(const TileOrder& order, const Problem& p, const Sm90ForwardConfig& c,
                   std::int64_t row_tiles, std::int64_t grid) {
-  const std::int64_t heads = p.heads_q * p.batch;
+  const std::int64_t heads = tile_heads(p, c);
   std::array<double, kMostSms> work{};
   std::int64_t known_row = -1;  // consecutive tiles mostly have the same row
   double row_work = 0, sum = 0;
@@ -92,7 +97,7 @@ double worth_of_l2(const Problem& p, const Sm90ForwardConfig& c, std::int64_t sm
 // most even work, unless interleaving all heads is more even by more than L2 hits are worth.
 TileOrder masked_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo& gpu,
                        std::int64_t row_tiles) {
-  const std::int64_t heads = p.heads_q * p.batch, sms = sms_of_grid(gpu.sms, p.options);
+  const std::int64_t heads = tile_heads(p, c), sms = sms_of_grid(gpu.sms, p.options);
   const std::int64_t fitting = heads_in_l2(p, c, gpu.l2_bytes);
   const TileOrder all = mixing(heads, 1);
   if (heads <= fitting) return all;
@@ -170,7 +175,7 @@ TileOrder tile_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo
   const std::int64_t row_tiles =
       std::max<std::int64_t>(div_up<std::int64_t>(p.seqlen_q, sm90::block_m(c)), 1);
   if (is_masked(p.options)) return masked_order(p, c, gpu, row_tiles);
-  const std::int64_t heads = p.heads_q * p.batch;
+  const std::int64_t heads = tile_heads(p, c);
   const std::int64_t grid = std::min(heads * row_tiles, sms_of_grid(gpu.sms, p.options));
   TileOrder order = sharing_short_tiles(heads, row_tiles, grid);
   const std::int64_t last_rows = p.seqlen_q - (row_tiles - 1) * sm90::block_m(c);

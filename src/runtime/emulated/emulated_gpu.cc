@@ -82,10 +82,11 @@ class CompiledInKernels final : public KernelSet {
                           c.k_row_scales == wanted.k_row_scales &&
                           includes(c.modifiers, wanted.modifiers) &&
                           c.load_bytes <= wanted.load_bytes && c.head_dim >= problem.head_dim &&
-                          sm80::v_columns(c) >= problem.head_dim_v &&
+                          sm80::all_v_columns(c) >= problem.head_dim_v &&
+                          sm80::column_tiles(c) == sm80::column_tiles(wanted) &&
                           (c.head_dim_v != 0) == (wanted.head_dim_v != 0);
       const auto worse = [](const Sm80ForwardConfig& x) {
-        return std::tuple(count(x.modifiers), x.head_dim + sm80::v_columns(x), -x.load_bytes);
+        return std::tuple(count(x.modifiers), x.head_dim + sm80::all_v_columns(x), -x.load_bytes);
       };
       if (serves && (!best || worse(c) < worse(*best))) best = c;
     }
@@ -111,7 +112,7 @@ class CompiledInKernels final : public KernelSet {
           includes(c.modifiers, chosen.modifiers) && !(sm90::is_split_kv(c) && problem.varlen);
       const auto distance = [&chosen](const Sm90ForwardConfig& x) {
         const bool queued = x.schedule == Schedule::pv_first_queued;
-        return std::tuple(count(x.modifiers), x.head_dim + sm90::v_columns(x),
+        return std::tuple(count(x.modifiers), x.head_dim + sm90::all_v_columns(x),
                           static_cast<int>(chosen.scores) - static_cast<int>(x.scores),
                           x.pack_gqa != chosen.pack_gqa,
                           sm90::is_split_kv(x) != sm90::is_split_kv(chosen),

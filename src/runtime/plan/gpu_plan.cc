@@ -512,7 +512,7 @@ Result<Sm80ForwardConfig> forced_sm80(const Resolved& resolved, const GpuInfo& g
   if (config->arch != chosen.arch || config->element != chosen.element ||
       config->output != chosen.output || config->k_row_scales != chosen.k_row_scales ||
       !includes(config->modifiers, chosen.modifiers) || config->head_dim < problem.head_dim ||
-      sm80::v_columns(*config) < problem.head_dim_v ||
+      sm80::all_v_columns(*config) < problem.head_dim_v ||
       (config->head_dim_v == 0 && problem.head_dim_v != problem.head_dim))
     return invalid(
         "config", brief_text(*config),
@@ -548,7 +548,7 @@ Result<Sm90ForwardConfig> forced_sm90(const Resolved& resolved, const GpuInfo& g
   if (config->element != chosen.element || config->v_element != chosen.v_element ||
       config->output != chosen.output || config->k_scales != chosen.k_scales ||
       config->scores > chosen.scores || !includes(config->modifiers, chosen.modifiers) ||
-      config->head_dim < problem.head_dim || sm90::v_columns(*config) < problem.head_dim_v ||
+      config->head_dim < problem.head_dim || sm90::all_v_columns(*config) < problem.head_dim_v ||
       (sm90::is_split_kv(*config) && problem.varlen))
     return invalid("config", brief_text(*config),
                    fmt::format("{} for this problem{}", brief_text(defaults),
