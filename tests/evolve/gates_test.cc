@@ -94,6 +94,7 @@ TEST(EvolveGates, ChangesThatAreRightPass) {
   const Task task = ladder_task();
   bool compile = true;
   for (const CandidateFile& file : candidate_files("good")) {
+    if (!compile && !test_long()) break;
     const Gates gates = gates_here(compile || test_long());
     compile = false;
     const Judged judged = judge(ladder_candidate(file.patch), task, gates);
