@@ -1,5 +1,5 @@
-// Block masks from ranges of keys: prefix-LM masks, documents one after the other, and whatever else
-// shows each query one range of keys.
+// Block masks from ranges of keys: prefix-LM masks, documents one after the other, and whatever
+// else shows each query one range of keys.
 #pragma once
 
 #include <cstdint>

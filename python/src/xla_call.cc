@@ -258,9 +258,8 @@ Result<Workspace> workspace_from(ffi::ScratchAllocator& scratch, std::size_t byt
   std::size_t space = bytes + kAlignment - kOfScratch;
   const std::optional<void*> made = scratch.Allocate(space, kOfScratch);
   if (!made)
-    return Status{ErrorCode::out_of_memory,
-                  "workspace is " + std::to_string(bytes) +
-                      " bytes; supported: what XLA has left on the GPU."};
+    return Status{ErrorCode::out_of_memory, "workspace is " + std::to_string(bytes) +
+                                                " bytes; supported: what XLA has left on the GPU."};
   void* begin = *made;
   return Workspace{std::align(kAlignment, bytes, begin, space), bytes};
 }

@@ -122,8 +122,7 @@ TEST(CApi, BlockMaskFromRanges) {
   octavo_owned_block_mask_destroy(nullptr);
   given.causal = 7;
   EXPECT_EQ(octavo_block_mask_from_ranges(&given, 64, &made), OCTAVO_INVALID_ARGUMENT);
-  EXPECT_STREQ(octavo_last_error(),
-               "ranges.causal is 7; supported: none, top_left, bottom_right.");
+  EXPECT_STREQ(octavo_last_error(), "ranges.causal is 7; supported: none, top_left, bottom_right.");
   EXPECT_EQ(octavo_block_mask_from_ranges(nullptr, 64, &made), OCTAVO_INVALID_ARGUMENT);
   EXPECT_EQ(octavo_owned_block_mask_view(nullptr, &view), OCTAVO_INVALID_ARGUMENT);
 }

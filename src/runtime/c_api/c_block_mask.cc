@@ -1,7 +1,7 @@
 // Block masks in the C interface.
 #include "base/error.h"
-#include "octavo/octavo.h"
 #include "octavo/block_mask.hpp"
+#include "octavo/octavo.h"
 #include "runtime/c_api/c_reading.h"
 
 struct octavo_owned_block_mask {
