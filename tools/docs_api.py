@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference pages of the documentation, from the public headers, the Python stubs and the docstrings.
 
 tools/docs_site.py puts them into the site; nothing is built or imported, so that a page cannot depend on a machine.

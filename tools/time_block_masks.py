@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times block-sparse attention on a GPU: random blocks at several densities, in blocks of 64 and 128,
 beside the dense kernel and torch's FlexAttention (compiled) in the same process, and a top-k selection.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the inputs of `octavo run` from files, or fills them with random numbers, never a mixture
 // of both.
 #include "commands/run_inputs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inputs of `octavo run`: three files, or random numbers of a given size.
 #pragma once
 

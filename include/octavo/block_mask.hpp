@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block masks from ranges of keys: prefix-LM masks, documents one after the other, and whatever
 // else shows each query one range of keys.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Octavo's C interface: the C++ one (octavo.hpp) with plain structs and an opaque plan.
  *
  * Structs that may grow start with their size: set it with their _init function, so that a newer

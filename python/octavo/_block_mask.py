@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Block masks: which blocks of keys each block of queries attends to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What octavo.BlockMask.from_ranges calls.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The extension module octavo._octavo: the library's functions for arrays of any framework.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>

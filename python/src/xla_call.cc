@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention as custom calls of XLA. When JAX traces a program, trace_attention() checks a call as
 // octavo.attention does, and returns the types of its results and the attributes of its custom
 // call. When XLA runs the program, in a thread without Python, a handler reads the same call from

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block masks from ranges of keys: one range for each query.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block masks from ranges of keys: every query sees the keys of its range, lists and bits are no
 // longer than they must be, and what is refused.
 #include <gtest/gtest.h>

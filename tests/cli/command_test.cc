@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the command as a process: exit codes, error sentences, files, JSON.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels with a block mask in the emulator, against the oracle.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // P in INT8 on Hopper: the polynomial that computes its 8-bit values, and their reference maximum.
 #include <gtest/gtest.h>
 

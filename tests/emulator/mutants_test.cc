@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every wait, barrier and mask term of the kernels is needed, or marked as not needed.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choice of the sm80 forward kernel for problems with modifiers of the scores and padding, and
 // of both forward kernels for block masks.
 #include <gtest/gtest.h>

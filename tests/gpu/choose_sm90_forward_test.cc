@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The problems that the Hopper kernel serves, the chosen configuration, and the launch parameters.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Block masks: NumPy, PyTorch and FlexAttention's, on the CPU."""
 
 import numpy

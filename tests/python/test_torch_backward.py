@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients in PyTorch: eager, compiled, with autocast, against fp64 gradients of PyTorch's attention."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's requirements for an operator, tested on octavo's: on the CPU, and on a GPU if there is one."""
 
 import shutil

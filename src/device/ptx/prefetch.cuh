@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brings global memory into L2.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block masks in the Hopper kernel: the entries of a tile's lists, what the producer publishes of
 // each, and the keys that partial blocks hide. Kernels without a block mask compile this code, but
 // never call it.

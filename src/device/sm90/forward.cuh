@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention on Hopper: O = softmax(scale * Q K^T) V, with wgmma and TMA.
 //
 // A work tile is 64 query rows for each consumer warpgroup, all of one head. CTAs are persistent:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes, shared-memory addresses, barriers and thread coordinates of the Hopper forward kernel,
 // derived from its configuration.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main loop of one consumer warpgroup over blocks of keys, once for each schedule. The
 // persistent and the split-KV kernel run these loops, with any numerics.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The producer warp: loads Q once for each tile, and K and V block by block as stages become empty.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tile scheduler: which work tiles a CTA computes, in which order, and how its producer warp
 // passes them to the consumers.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Emulation of device/ptx/memory.cuh, prefetch.cuh, stmatrix.cuh and f64.cuh: loads, stores,
 // matrices, cp.async.
 #include "device/ptx/memory.cuh"

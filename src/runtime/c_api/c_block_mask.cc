@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block masks in the C interface.
 #include "base/error.h"
 #include "octavo/block_mask.hpp"

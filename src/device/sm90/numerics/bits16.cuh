@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numerics of FP16 and BF16: scores in FP32, P rounded to 16 bits, P V accumulated straight into O.
 //
 // This file is also the list of what a numerics policy provides. The main loop and the epilogue

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numerics of INT8: Q K^T and P V in integers, which add up exactly.
 //
 // P is unsigned 8-bit: P / 2^block_max in steps of 1/255, where block_max is the row's largest

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // P V with 8-bit P and V, promoted to FP32: the product of each block goes to a separate fragment
 // t, in slices of O's columns, and is added to O in FP32 registers. FP8 tensor cores keep about 14
 // bits of what they accumulate; O accumulated in them would lose more the longer the sequence is.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scales of 8-bit Q and K, for all numerics that have them: how they get from memory to the scores.
 //
 //   scale of                        applied
