@@ -69,7 +69,7 @@ struct OutputAddress {
   // How many columns exist from `first` on; 0 in a row that is not stored.
   static OCTAVO_DEVICE i32 columns_left(const Sm90ForwardParams& p, const RowTile& tile, i32 row,
                                         i32 first) {
-    return row < G::stored_rows(p, tile.span) ? columns(p, tile) - first : 0;
+    return row < G::stored_rows(p, tile.span) ? p.head_dim_v - tile.first_column - first : 0;
   }
   // The tile's columns that exist.
   static OCTAVO_DEVICE i32 columns(const Sm90ForwardParams& p, const RowTile& tile) {

@@ -278,9 +278,10 @@ Case with_wide_heads(Case c) {
   constexpr std::array<std::int64_t, 5> kColumns = {264, 320, 384, 456, 512};
   Draw draw(c.seed + 2'000'000'000);
   if (c.seqlen_kv > kMostKeys || !draw.one_in(kSomeWide)) return c;
-  const std::int64_t wide = draw.between(0, 2);
-  if (wide < 2) c.head_dim = draw.of(kColumns);
-  c.head_dim_v = wide > 0 ? draw.of(kColumns) : 0;
+  enum Kind : int { kAll, kOfQ, kOfV, kBoth };
+  const auto kind = static_cast<Kind>(draw.between(kAll, kBoth));
+  if (kind != kOfV) c.head_dim = draw.of(kColumns);
+  c.head_dim_v = kind == kAll ? 0 : kind == kOfQ ? draw.of(kHeadDims) : draw.of(kColumns);
   if (c.head_dim_v == c.head_dim) c.head_dim_v = 0;
   return c;
 }
