@@ -28,8 +28,8 @@ class Measurer {
   virtual ~Measurer() = default;
   Measurer(const Measurer&) = delete;
   Measurer& operator=(const Measurer&) = delete;
-  // One block, in a fresh process. An error: the candidate's fault or the machine's, in one
-  // sentence.
+  // One block, in a fresh process. An error, in one sentence: ErrorCode::unsupported if there is no
+  // GPU to measure on, else the candidate's fault.
   virtual Result<Block> measure(const Task& task, const MeasureRequest& request) = 0;
   // The least time that the chip can take for a shape, from its peak; 0: unknown.
   virtual double floor_us(const Task& task, const BenchCase& shape) = 0;

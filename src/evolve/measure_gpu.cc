@@ -20,6 +20,7 @@
 #include "evolve/random.h"
 #include "files/bounded_json.h"
 #include "gpu/driver/clock_watch.h"
+#include "gpu/driver/context.h"
 #include "gpu/driver/timing.h"
 
 namespace octavo::evolve {
@@ -147,6 +148,8 @@ Result<Rounds> timed_in_turn(const Task& task, const BenchCase& shape,
 std::string measured(const Task& task, const MeasureRequest& request) {
   if (!request.directory.empty())
     (void)::setenv("OCTAVO_CACHE_DIR", (request.directory + "/cubins").c_str(), 1);
+  if (const Result<const Gpu*> gpu = open_gpu(task.device.index); !gpu.ok())
+    return nlohmann::json{{"no_gpu", gpu.status().message()}}.dump();
   const evidence::CheckOracle oracle = evidence::oracle_for(task.device);
   Block block;
   for (const BenchCase& shape : task.shapes) {
@@ -170,6 +173,8 @@ class GpuMeasurer final : public Measurer {
     const nlohmann::json answer = parse_bounded(child.output, kReportNesting);
     if (answer.is_object() && answer.contains("error") && answer["error"].is_string())
       return Status(ErrorCode::device_error, answer["error"].get<std::string>());
+    if (answer.is_object() && answer.contains("no_gpu") && answer["no_gpu"].is_string())
+      return Status(ErrorCode::unsupported, answer["no_gpu"].get<std::string>());
     std::vector<Block> blocks = blocks_from_json(
         answer.is_object() && answer.contains("blocks") ? answer["blocks"] : nlohmann::json());
     if (blocks.size() != 1)

@@ -65,6 +65,8 @@ GateOutcome PerformanceGate::judge(const Candidate& candidate, const Context& co
   const Result<Block> block = measurer_.measure(
       context.task,
       {&base_, &candidate, context.seed, rounds_, context.directory, context.time_limit_s});
+  if (block.status().code() == ErrorCode::unsupported)
+    return {Verdict::not_done, "Not done: " + block.status().message(), {}};
   if (!block.ok()) return {Verdict::rejected, block.status().message(), {}};
   const std::vector<Block> blocks = {*block};
   const Comparison comparison = compare(blocks);

@@ -38,7 +38,8 @@ void set_limits(const Limits& limits) {
   constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 30;
   limit(RLIMIT_CORE, 0);
   limit(RLIMIT_CPU, static_cast<std::uint64_t>(std::ceil(limits.seconds * kProcessorShare)) + 1);
-  limit(RLIMIT_FSIZE, limits.directory.empty() && !limits.network ? 0 : kMostFileBytes);
+  const bool writes = !limits.directory.empty() || limits.network || limits.gpu;
+  limit(RLIMIT_FSIZE, writes ? kMostFileBytes : 0);
   // The driver of a GPU reserves terabytes of addresses.
   if (!limits.gpu) limit(RLIMIT_AS, limits.memory_bytes);
 }
@@ -75,12 +76,16 @@ bool set_read_only(const char* path, bool read_only, unsigned flags) {
 bool set_read_only(const char*, bool, unsigned) { return false; }
 #endif
 
-bool make_files_read_only(const std::string& writable) {
+bool make_files_read_only(const std::string& writable, bool gpu) {
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+  // The driver of a GPU makes files here; without them cuInit fails (CUDA_ERROR_OPERATING_SYSTEM).
+  constexpr const char* kShared = "/dev/shm";
+  const bool shared = gpu && mount("tmpfs", kShared, "tmpfs", 0, "size=256m") == 0;
   const char* const directory = writable.c_str();
   if (!writable.empty() && mount(directory, directory, nullptr, MS_BIND, nullptr) != 0)
     return false;
   if (!set_read_only("/", true, AT_RECURSIVE)) return false;
+  if (shared && !set_read_only(kShared, false, 0)) return false;
   return writable.empty() || set_read_only(directory, false, 0);
 }
 
@@ -242,7 +247,7 @@ std::vector<std::string> enter_sandbox(const Limits& limits) {
   set_limits(limits);
   const bool own = enter_namespaces(limits);
   if (!own && !limits.network) missing.emplace_back("a network namespace of its own");
-  if (!own || !make_files_read_only(limits.directory))
+  if (!own || !make_files_read_only(limits.directory, limits.gpu))
     missing.emplace_back("a read-only view of the files");
   return missing;
 }
