@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Shortcuts for the common steps; CMake (CMakePresets.json) does the building. On a fresh machine run
 # make demo or make test.
 JOBS ?= $(shell nproc)

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # repro.sh reproduces every published result: it builds from scratch, runs tests, gates, benchmarks and
 # counters, and packs the results into a bundle that `octavo evidence verify` checks.
 #

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Colour for reports and errors, on a terminal and nowhere else.
 #pragma once
 

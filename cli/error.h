@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Error messages about files and flags: one sentence each, safe to print even if it quotes an
 // untrusted file.
 #pragma once

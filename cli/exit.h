@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ends a command early, with an exit code and the message that main prints.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes JSON in the library's envelope, for commands whose results have no report type in the
 // library.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command `octavo`: parses the arguments, runs one subcommand, and turns any failure into an
 // exit code and at most one sentence on stderr.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shared flags: their names, help texts, and conversion to the library's types.
 #include "options.h"
 

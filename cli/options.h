@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The flags that subcommands share, each defined once.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes several outputs so that either all targets change or, on a failure before commit(), none.
 #include "outputs.h"
 

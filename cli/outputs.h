@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The output files of one command: all opened before the work, all written, then all renamed.
 #pragma once
 

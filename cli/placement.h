@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses the device for a problem: --device, with the fallback of "auto".
 #pragma once
 

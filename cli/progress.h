@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A progress bar for work that takes more than two seconds, on a terminal and nowhere else.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The library's reports as readable text, one function for each: a table, what it means, and what
 // failed.
 #include "report.h"

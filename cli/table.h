@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text output: aligned tables, and blocks of "name  value" lines.
 #pragma once
 

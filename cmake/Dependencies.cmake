@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Dependencies. Required are a C++20 compiler, threads, fmt and nlohmann-json; the last three are
 # internal and appear neither in the public headers nor in the installed package. Components with
 # other missing dependencies are left out, and the summary says so.

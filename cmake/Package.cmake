@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake --install installs the shared library, the public headers, the command, and the files for
 # find_package(octavo) and pkg-config. The static library is only for the tests.
 include(CMakePackageConfigHelpers)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Applies OCTAVO_SANITIZE (address,undefined or thread) to everything this build compiles and links.
 if(OCTAVO_FUZZER)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Prints which components this build has and which it leaves out, at the end of configure.
 
 # octavo_say(NAME text...) adds one line to the summary.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Attention in C: 8 query heads share 2 KV heads, the log-sum-exp is computed too, and a deliberate
  * mistake shows an error message. */
 #include <octavo/octavo.h>

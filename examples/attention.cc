@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal attention in C++ with 8 heads and 512 tokens. Prints the first value of the last token.
 #include <cstdio>
 #include <octavo/octavo.hpp>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Attention on one sequence that two processes share, and its gradients, compared with one process.
 
     python examples/context_parallel.py            # two processes on the CPU

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decoding with a paged KV cache: a prompt of 100 tokens, a fork of it, and 20 tokens more for
 // each, one at a time. Prints the first value of the last token of both.
 #include <array>

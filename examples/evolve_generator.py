@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A generator for `octavo evolve run --generator command --command "python3 evolve_generator.py"`.
 
 Reads one JSON document on standard input and writes one on standard output. This one moves one field of

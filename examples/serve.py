@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Serves requests with a small Llama by continuous batching, over Octavo's paged KV cache.
 
     python examples/serve.py                                  # Octavo's caches beside PyTorch

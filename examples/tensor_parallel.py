@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tensor parallelism: the heads of attention on two ranks, which needs nothing of octavo.distributed.
 
     python examples/tensor_parallel.py            # two processes on the CPU

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains a small character-level GPT with Octavo's attention, with PyTorch's, or with both.
 
     python examples/train_gpt.py                        # Octavo, 300 steps, losses.svg

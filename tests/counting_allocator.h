@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replaces operator new with one that counts allocations and can be made to fail. Only one file of
 // a program may include this, and the program is built for that purpose.
 #pragma once

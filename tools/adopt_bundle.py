@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes bundles of one commit the evidence of their GPU: JSON, pages, manifest and the README's tables.
 
 usage: adopt_bundle.py BUNDLE... [--command build/octavo] [--root FOLDER]

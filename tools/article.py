@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the numbers and draws the figures of docs/article.md from the evidence and the experiments pages.
 
 usage: article.py            writes both

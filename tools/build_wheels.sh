@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # build_wheels.sh [options]: builds portable wheels into wheelhouse/, for manylinux_2_28: nothing but
 # libc is outside of them. No container is needed: tools/wheel_toolchain.sh brings a compiler for any
 # architecture. The release workflow builds the same by cibuildwheel.

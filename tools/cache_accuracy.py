@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Measures what the formats of a KV cache cost attention, on the CPU: the table of docs/precision.md.
 
 usage: cache_accuracy.py [--keys 2048]      (PYTHONPATH=build/python)

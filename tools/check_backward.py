@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks gradients on a GPU against PyTorch in fp64, and their bits from run to run.
 
 Random problems (types, head dimensions, masks, grouped heads, varlen and padded batches, pairs of

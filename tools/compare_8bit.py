@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times the 8-bit modes next to FP8 peers, on the grid of sizes: one process, one GPU, samples alternated.
 
 Octavo is timed on operands quantized in advance, with V transposed or by rows, and on f16 tensors with

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times the Hopper forward kernels of two builds of the library in turn: did a change cost speed?
 
 usage: compare_builds.py OLD.so NEW.so [--grid bench/grid_sm90.csv] [--budget S]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares the machine code of every shipped kernel between two commits, ignoring names.
 
 usage: compare_sass.py OLD [NEW] [--list]

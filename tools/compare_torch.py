@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares Octavo with FlashAttention-3 and PyTorch's SDPA backends: one process, one GPU, the same inputs.
 
 Octavo and its peers alternate, because the chip's clock changes with its temperature and must be the

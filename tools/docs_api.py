@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference pages of the documentation, from the public headers, the Python stubs and the docstrings.
 
 tools/docs_site.py puts them into the site; nothing is built or imported, so that a page cannot depend on a machine.
@@ -10,7 +11,7 @@ import textwrap
 
 # Pages of the site, and the headers that each describes.
 HEADERS = {
-    "reference/cpp.md": ("C++", ["octavo.hpp"]),
+    "reference/cpp.md": ("C++", ["octavo.hpp", "block_mask.hpp"]),
     "reference/kv_cache_cpp.md": ("KV caches in C++", ["kv_cache.hpp"]),
     "reference/c.md": ("C", ["octavo.h"]),
     "reference/headers.md": ("Checks, benchmarks and kernels in C++", [

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What makes a site of docs/, called by MkDocs (mkdocs.yml): the reference pages, and the files of the repository that
 pages link to, which become part of the site."""
 

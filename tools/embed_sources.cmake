@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Writes OUTPUT, the C++ file that defines octavo::detail::built_in_sources(), from the files under ROOT
 # named in FILES (separated by commas).
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # evidence.sh: reproduces everything that is claimed of a family of kernels on the GPU of this
 # machine: build, check, repeats, sanitizers, times, and the comparison with other libraries in one
 # process. A failed step does not stop the others; its name and exit code 1 come at the end.

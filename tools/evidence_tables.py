@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the tables of evidence/ and of the README from the last run on each device.
 
 usage: evidence_tables.py                      writes evidence/<device>/<family>.md, that of the

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # fuzz.sh MINUTES: runs every fuzz target under the address and undefined-behaviour sanitizers,
 # MINUTES of wall-clock time in all. It uses libFuzzer if clang has it, else the plain driver. New
 # inputs go to <build folder>/found/; a crash gives a non-zero exit code.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes src/device/ptx/wgmma_shapes.cuh: the register lists of every wgmma shape.
 
 Inline assembly names its registers one by one, and a wgmma has up to 128 accumulators: this writes
@@ -11,6 +12,7 @@ import pathlib
 import sys
 
 HEADER = """\
+// SPDX-License-Identifier: Apache-2.0
 // Register lists of the wgmma shapes. Made by tools/generate_wgmma.py; do not edit.
 //
 // OCTAVO_WGMMA_TEXT_r: "%0, %1, ...", r of them. OCTAVO_WGMMA_D_r(c): the operands c(d[0]), ...

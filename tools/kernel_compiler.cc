@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo_kernel_compiler OUTPUT [CACHE]: compiles the shipped kernels, at build time, into the
 // archive that the library embeds. A kernel that is in the cache is not compiled again: builds
 // share the cache, and an edit of one kernel recompiles only that one.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the tables of docs/ladder/: measured times, and what the emulator reports of each missing barrier.
 
 usage: ladder_tables.py                          writes the times, of evidence/nvidia-h200/ladder.json

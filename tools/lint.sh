@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # lint.sh [COMMIT]: runs clang-format over the tree, then clang-tidy (configured and explained in
 # .clang-tidy) over every file of the build; with a commit only over those that have changed since this
 # branch left it.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes manifest.yaml of a folder of evidence: how it was made, and the digest of every file and kernel.
 
 usage: manifest.py --folder artifacts --command build/octavo [--commit HASH]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The part of Octavo's C interface (include/octavo/octavo.h) that the tools use, through ctypes.
 
 A test compares these structs with the header's, field by field.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws the chart of the README: the forward pass on an H200 beside FlashAttention-3 and cuDNN.
 
 usage: performance_chart.py            writes docs/assets/forward_h200_{light,dark}.svg

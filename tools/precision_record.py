@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the record that precision=auto uses, from the reports of `octavo accuracy --json` on a GPU.
 
 usage: precision_record.py            writes src/runtime/plan/precision_record.h
@@ -45,6 +46,7 @@ def array(kind, name, values):
 def header(report):
     sizes, found = records(report)
     lines = [
+        "// SPDX-License-Identifier: Apache-2.0",
         f"// Made by tools/precision_record.py from {SOURCE}.",
         "#pragma once",
         "",

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the measured tables of docs/precision.md, from the reports of `octavo accuracy --json` on a GPU.
 
 usage: precision_tables.py            writes docs/precision.md

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # profile_ncu.sh: profiles a case with Nsight Compute, with the metrics of `octavo counters`.
 #
 #   tools/profile_ncu.sh PRESET ITERS [--config C] [--causal MASK] [--dtype TYPE] [--out FOLDER]

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # python_env.sh STAGE: creates a virtual environment in build-python, unless python3 has everything
 # already. The stage `module` installs what building the Python module needs, XLA's headers (in
 # jaxlib) included, and `frameworks`, after it, what only tests need: PyTorch, transformers and JAX,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // record_conformance FILE: runs every conformance set on the first GPU and writes the outputs,
 // which the emulator must reproduce (tests/emulator). Needs an sm_90 GPU.
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the report: one self-contained HTML page, and the same in Markdown, from files of evidence.
 
 usage: report.py --folder evidence/nvidia-h200 [--before FOLDER] --out report

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The charts of tools/report.py, drawn by matplotlib as inline SVG. Colours are those of the page's style, so that they
 follow light, dark and print; every bar and point has its values as attributes.
 

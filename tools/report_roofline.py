@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rooflines for tools/report.py: the chip's limit for a case, and how much of it was reached.
 
 A case takes at least its operations over the tensor cores' rate, its bytes of DRAM over DRAM's and

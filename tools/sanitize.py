@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs `octavo check` on the GPU under the tools of compute-sanitizer.
 
 usage: sanitize.py --command build/octavo --json FILE [--cases N]

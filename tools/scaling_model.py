@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Plans context-parallel attention on many GPUs: bytes, FLOPs and overlap from measured kernel times.
 
 usage: scaling_model.py              writes the tables of docs/scaling.md

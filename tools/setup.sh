@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # setup.sh STAGE (demo, test, lint or fuzz): installs the packages that the stage needs and the
 # machine lacks. As root with apt-get it installs; otherwise it prints the packages, and fails if a
 # required one is missing. If nothing is missing, it does nothing and needs no network.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # sources.sh: lists every C and C++ file of the repository, one per line (tracked or not, but not
 # ignored ones).
 set -euo pipefail

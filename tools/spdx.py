@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """spdx.py [--fix] [--root ROOT]: every source file names its licence in its first lines, as SPDX identifies it.
 
 Lists the files without that line; exit code 1 if there are any. --fix adds it as the first line, or behind the one

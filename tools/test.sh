@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # test.sh: runs all tests in the release build, then the modules that the asan and tsan presets name
 # under the sanitizers. A failure does not stop the rest; tests that did not run are listed by name.
 # The Python frameworks, which only tests need, are downloaded while the release build compiles.

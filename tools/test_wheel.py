@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Uses the installed package as its first user would; tools/test_wheel.sh runs it where nothing but
 the package and NumPy is installed.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # test_wheel.sh PYTHON WHEEL: installs the wheel into an empty environment, on a PATH without a
 # compiler, and uses it: an attention against the plain formula, and the command.
 set -euo pipefail

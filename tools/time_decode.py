@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times decoding on a GPU: a few query tokens over long KV caches, beside cuDNN and FlashAttention-3.
 
 usage: time_decode.py [--json FILE] [--formats NAME,...] [--cases N,...] [--rounds N] [--peers PATH]...

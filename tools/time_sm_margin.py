@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times the forward pass with some SMs left free, on a GPU: what does sm_margin cost the kernel?
 
 usage: time_sm_margin.py [--margins 0,4,8] [--shape 1,16,16384,128] [--samples N] [--most RATIO] [--json FILE]

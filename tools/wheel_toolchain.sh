@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # wheel_toolchain.sh ARCH FOLDER: prepares FOLDER for building portable wheels for ARCH (x86_64 or
 # aarch64) on any Linux machine. FOLDER/toolchain.cmake is then the CMAKE_TOOLCHAIN_FILE of
 #

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo accuracy: the time and the error of each precision on easy and on hard data.
 #include <CLI/CLI.hpp>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo bench: time, fraction of the machine's peak, and error.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo cache: the kernels that were compiled on this machine and stored on disk.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo check: the case tables against the fp64 oracle.
 #include <CLI/CLI.hpp>
 #include <memory>

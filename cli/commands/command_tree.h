@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Subcommands by their names, as CLI11 describes them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The subcommands. Each function adds a subcommand to the command line. The subcommand that the
 // user called runs and sets the exit code, or throws Exit.
 #pragma once

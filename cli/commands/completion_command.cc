@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo completion: prints a script that completes this command in a shell.
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo counters: hardware counters of a kernel.
 #include <CLI/CLI.hpp>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo devices: lists the devices of this machine.
 #include <CLI/CLI.hpp>
 #include <memory>

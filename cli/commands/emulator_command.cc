@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo emulator: runs and tests the GPU kernels on the CPU.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo evidence verify: checks a bundle against its manifest and the kernels of this build.
 #include <fcntl.h>
 #include <spawn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo evolve: searches for faster kernels, and shows what a search has found.
 #include <fmt/format.h>
 #include <fmt/ranges.h>

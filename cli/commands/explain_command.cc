@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo explain: which kernel a problem would get, and why.
 #include <CLI/CLI.hpp>
 #include <memory>

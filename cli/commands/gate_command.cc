@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo gate: compile, correctness, performance, counters, in that order.
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo help: the help of the command or of a subcommand.
 #include <CLI/CLI.hpp>
 #include <cstdio>

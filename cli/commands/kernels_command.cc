@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo kernels: lists the kernels compiled ahead of time, with data read from their code.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel as JSON, for the commands that list and explain them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo ladder: checks and times the teaching kernels.
 #include <CLI/CLI.hpp>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo quantize: quantizes a tensor, reports scales and errors, and calibrates over many tensors.
 #include <fmt/format.h>
 

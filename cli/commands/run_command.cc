@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo run: attention on files or on random numbers.
 #include <fmt/format.h>
 

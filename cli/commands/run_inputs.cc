@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the inputs of `octavo run` from files, or fills them with random numbers, never a mixture
 // of both.
 #include "commands/run_inputs.h"
@@ -104,6 +105,8 @@ void ModifierFlags::add(CLI::App& app) {
   };
   add_one("--bias", bias, "FILE", "added to the scores: f32, f16 or bf16, (B,H,S,S) or 1 for each");
   add_one("--mask", mask, "FILE", "0 hides a key: bool, (B,H,S,S) or 1 for each");
+  add_one("--block-mask", block_mask, "FILE",
+          "0 hides a block of 64 or 128 queries and as many keys: bool, (B,H,blocks,blocks) or 1");
   add_one("--alibi-slopes", alibi_slopes, "FILE", "slopes of ALiBi: f32, (H) or (B,H)");
   add_one("--sinks", sinks, "FILE", "attention sinks: f32, (H)");
   add_one("--seqlens-q", seqlens_q, "N,N,...", "rows of q in use, one number for each sequence");
@@ -116,6 +119,7 @@ Modifiers load_modifiers(const ModifierFlags& flags, const Shape4& q) {
   Modifiers made;
   made.bias = load_score_tensor("--bias", flags.bias, {});
   made.mask = load_score_tensor("--mask", flags.mask, DType::boolean);
+  made.block_mask = load_score_tensor("--block-mask", flags.block_mask, DType::boolean);
   made.alibi_slopes = load_floats("--alibi-slopes", flags.alibi_slopes, {{q[1]}, {q[0], q[1]}});
   made.sinks = load_floats("--sinks", flags.sinks, {{q[1]}});
   made.seqlens_q = parse_lengths("--seqlens-q", flags.seqlens_q, q[0]);
@@ -125,7 +129,40 @@ Modifiers load_modifiers(const ModifierFlags& flags, const Shape4& q) {
   return made;
 }
 
+// Lists the blocks that are not hidden. Both sizes fit only a mask of one block.
+void Modifiers::set_block_mask(Arguments& arguments) {
+  const HostTensor& t = *block_mask;
+  if (t.dtype != DType::boolean)
+    require(bad_input("--block-mask", fmt::format("of type {}", name(t.dtype)), "bool"));
+  const auto blocks = [](std::int64_t rows, std::int64_t size) { return (rows + size - 1) / size; };
+  const std::int64_t queries = arguments.q.shape[2], keys = arguments.k.shape[2];
+  BlockMask& m = arguments.block_mask;
+  for (const std::int64_t size : {128, 64})
+    if (t.shape[2] == blocks(queries, size) && t.shape[3] == blocks(keys, size))
+      m.block_size = size;
+  if (m.block_size == 0)
+    require(bad_input("--block-mask", fmt::format("of shape {}", shape_text(t.shape)),
+                      fmt::format("(B,H,{},{}) in blocks of 64, (B,H,{},{}) in blocks of 128",
+                                  blocks(queries, 64), blocks(keys, 64), blocks(queries, 128),
+                                  blocks(keys, 128))));
+  m.batch = t.shape[0];
+  m.heads = t.shape[1];
+  m.q_blocks = t.shape[2];
+  m.full_kv_capacity = t.shape[3];
+  const auto capacity = static_cast<std::size_t>(t.shape[3]);
+  listed_counts_.assign(static_cast<std::size_t>(m.batch * m.heads * m.q_blocks), 0);
+  listed_blocks_.assign(listed_counts_.size() * capacity + 1, 0);  // an address in any case
+  for (std::size_t row = 0; row < listed_counts_.size(); ++row)
+    for (std::size_t block = 0; block < capacity; ++block)
+      if (t.data[row * capacity + block] != std::byte{0})
+        listed_blocks_[row * capacity + static_cast<std::size_t>(listed_counts_[row]++)] =
+            static_cast<std::int32_t>(block);
+  m.full_kv_num_blocks = listed_counts_.data();
+  m.full_kv_indices = listed_blocks_.data();
+}
+
 void Modifiers::set(const Shape4& q, Arguments& arguments) {
+  if (block_mask) set_block_mask(arguments);
   if (bias) arguments.bias = require(bhsd_view("--bias", *bias));
   if (mask) arguments.mask = require(bhsd_view("--mask", *mask));
   const auto floats = [](const HostTensor& t) {

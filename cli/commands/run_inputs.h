@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inputs of `octavo run`: three files, or random numbers of a given size.
 #pragma once
 
@@ -39,7 +40,7 @@ struct InputFlags {
 struct ModifierFlags {
   void add(CLI::App& app);
 
-  std::string bias, mask, alibi_slopes, sinks;               // files
+  std::string bias, mask, block_mask, alibi_slopes, sinks;   // files
   std::string seqlens_q, seqlens_kv, leftpad_q, leftpad_kv;  // "N,N,...": one for each sequence
 };
 
@@ -55,11 +56,16 @@ struct Inputs {
 };
 
 struct Modifiers {
-  std::optional<HostTensor> bias, mask, alibi_slopes, sinks;
+  std::optional<HostTensor> bias, mask, block_mask, alibi_slopes, sinks;
   std::vector<std::int32_t> seqlens_q, seqlens_kv, leftpad_q, leftpad_kv;  // empty: not given
 
   // Sets the pointers of the arguments. The shape of Q is (batch, heads, seqlen, head_dim).
   void set(const Shape4& q, Arguments& arguments);
+
+ private:
+  void set_block_mask(Arguments& arguments);
+
+  std::vector<std::int32_t> listed_counts_, listed_blocks_;  // of the block mask
 };
 Modifiers load_modifiers(const ModifierFlags& flags, const Shape4& q);
 

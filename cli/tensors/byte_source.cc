@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ByteSource over a buffer and over a file.
 #include "tensors/byte_source.h"
 

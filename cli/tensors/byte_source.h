@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random access to the bytes of a file or a buffer, so that the readers read a tensor directly into
 // its memory and do not touch the rest of a large file.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes, views and allocation of HostTensor.
 #include "tensors/host_tensor.h"
 

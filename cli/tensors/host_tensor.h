@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor that owns its memory, for the file readers and the commands.
 #pragma once
 

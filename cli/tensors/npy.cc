@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads .npy files, without trusting them: a minimal parser reads the header, a Python dict
 // literal, and memory is allocated only after the size has been compared with that of the file.
 #include "tensors/npy.h"

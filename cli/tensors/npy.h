@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NumPy's .npy files, versions 1.0, 2.0 and 3.0.
 //
 // NumPy has no bf16 and no 8-bit floats. They are stored as <u2 or <V2 (bf16) and as |u1, |V1 or

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads .safetensors files. Every entry of the header is checked, and only the requested tensor is
 // read.
 #include "tensors/safetensors.h"

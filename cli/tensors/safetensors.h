@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // .safetensors files: an 8-byte header length, a JSON header, then the tensors' bytes.
 // U8 is read as sim8, or as the `untyped` format where that is e4m3 or e5m2.
 #pragma once

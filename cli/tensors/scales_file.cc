@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads scales and checks them against their tensor.
 #include "tensors/scales_file.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads scales of 8-bit tensors from files, and gives the shape that each granularity needs.
 #pragma once
 

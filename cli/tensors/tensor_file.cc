@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses the reader or writer by the name of the file.
 #include "tensors/tensor_file.h"
 

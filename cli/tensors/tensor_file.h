@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads and writes tensors. The name of the file decides the format: X.npy, X.safetensors,
 // X.safetensors:NAME.
 #pragma once

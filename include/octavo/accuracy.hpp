@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the error and the time of each precision mode on easy and on hard data. `octavo
 // accuracy`, docs/precision.md and precision = automatic use the results.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A bundle of evidence: files, a manifest with the digest of each, and the digests of the compiled
 // kernels that were measured. repro.sh creates one.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hardware counters of a kernel, read with CUPTI: tensor cores, memory, warps, bank conflicts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulator runs the GPU kernels' source on the CPU and checks for hazards. The devices
 // "emulator" and "emulator:90" run problems in it; this header tests the kernels themselves.
 #pragma once

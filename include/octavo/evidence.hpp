@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Evaluation: the fp64 oracle, reproducible random inputs, errors, and what `octavo check` and
 // `octavo bench` run. Not for production use.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Evolve: searches for faster kernels. A generator proposes candidates, configurations or patches
 // of the device sources; gates let those pass that are right, faster and can show why; a ledger
 // keeps everything (docs/evolve.md). Needs SQLite.

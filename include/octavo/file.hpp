@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads and writes files; no other code of the library or the command does. Files are untrusted: a
 // FIFO or a device may stand where a file is expected, and a link may lead anywhere.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gates that a kernel must pass: it compiles as intended, it is correct, it is not slower than
 // the recorded baseline, and its hardware counters are within limits. They run in that order, and a
 // failed gate blocks the next.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists the GPU kernels of this library, those compiled ahead of time and those in the disk cache,
 // and tells where a kernel would come from and which one a GPU would run. Needs no GPU.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A paged KV cache: K and V of many sequences in pages of equal size, for decoding with
 // attention(). Sequences share the pages of a common prefix, and a page is copied when one of them
 // appends to it (copy on write).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ladder: five teaching kernels, from one thread per row to specialised warps on Hopper
 // (src/device/ladder/, docs/ladder/). Checks and times them beside the library's own kernel.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Octavo's C interface: the C++ one (octavo.hpp) with plain structs and an opaque plan.
  *
  * Structs that may grow start with their size: set it with their _init function, so that a newer
@@ -109,6 +110,16 @@ typedef struct octavo_block_mask {
   const uint32_t* bits;       /* (bit_blocks, block_size, block_size / 32), 16-byte aligned */
   int64_t bit_blocks;
 } octavo_block_mask;
+
+/* Which keys each query sees, as octavo::KeyRanges: begin and end are (batch, heads, seqlen_q), on
+ * the host. */
+typedef struct octavo_key_ranges {
+  const int32_t* begin;
+  const int32_t* end;
+  int64_t batch, heads; /* those of q, or 1, which holds for all */
+  int64_t seqlen_q, seqlen_kv;
+  int32_t causal; /* octavo_causal */
+} octavo_key_ranges;
 
 /* Scales and zeros of int4 keys or values, f16 (pages, Hkv, 2, D / channels, page_size);
  * octavo.hpp describes them. */
@@ -278,6 +289,7 @@ typedef struct octavo_rotary {
 typedef struct octavo_kv_cache octavo_kv_cache;
 typedef struct octavo_plan octavo_plan;
 typedef struct octavo_backward_plan octavo_backward_plan;
+typedef struct octavo_owned_block_mask octavo_owned_block_mask;
 
 /* Zeroes the struct and sets its size and defaults. `size` is the struct's size in the caller's
  * header: a newer library does not write beyond it. */
@@ -359,6 +371,16 @@ OCTAVO_C_API octavo_status octavo_explain_backward(const octavo_backward_argumen
                                                    const octavo_options* options,
                                                    const char* device, char* text, size_t capacity,
                                                    size_t* needed);
+
+/* The block mask of ranges of keys, with its arrays in host memory; octavo.hpp describes it. The
+ * view is valid until the mask is destroyed. */
+OCTAVO_C_API octavo_status octavo_block_mask_from_ranges(const octavo_key_ranges* ranges,
+                                                         int64_t block_size,
+                                                         octavo_owned_block_mask** mask);
+OCTAVO_C_API octavo_status octavo_owned_block_mask_view(const octavo_owned_block_mask* mask,
+                                                        octavo_block_mask* view);
+OCTAVO_C_API void octavo_owned_block_mask_destroy(
+    octavo_owned_block_mask* mask); /* NULL is allowed */
 
 /* Merges attention over parts of the keys into attention over all of them; lse may be NULL. */
 OCTAVO_C_API octavo_status octavo_merge_states(const octavo_tensor* outs, const octavo_tensor* lses,

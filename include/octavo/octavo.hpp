@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Octavo: fused scaled-dot-product attention, O = softmax(scale * Q K^T + mask) V.
 //
 // A call goes through these steps:

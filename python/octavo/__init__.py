@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Octavo: fused scaled-dot-product attention in 32, 16 and 8 bits, on NVIDIA GPUs and CPUs.
 
     out = octavo.attention(q, k, v, causal=True)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `octavo`, also as `python -m octavo`: starts the program that the package contains.
 
 It becomes this process, so that signals, exit codes and output are the program's own.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Block masks: which blocks of keys each block of queries attends to."""
 
 from __future__ import annotations
@@ -6,6 +7,8 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+
+from . import _octavo
 
 _SIZES = (64, 128)
 
@@ -27,7 +30,7 @@ class BlockMask:
                         query is set if it sees key j of the block. None: partial blocks are cut by
                         `causal` and `window` alone
 
-    from_dense_blocks(), from_mask(), from_flex() and from_indices() make one.
+    from_dense_blocks(), from_mask(), from_ranges(), from_flex() and from_indices() make one.
     """
 
     block_size: int
@@ -62,6 +65,18 @@ class BlockMask:
         if bits.shape[0] == 0:
             return cls(block_size, full_kv_num_blocks=full_counts, full_kv_indices=full_indices)
         return cls(block_size, counts, indices, full_counts, full_indices, bit_indices, bits)
+
+    @classmethod
+    def from_ranges(cls, begin, end, seqlen_kv: int, block_size: int = 128, *, causal=False) -> BlockMask:
+        """From one range of keys for each query: integers ([[batch,] heads,] seqlen_q), where query i sees
+        keys begin[i] to end[i] - 1, and none if end[i] <= begin[i]. A number holds for all queries.
+        causal, as in attention(), hides the keys after the diagonal as well; attention() then needs
+        no causal. The lists are made on the host, without a tensor of all scores."""
+        _check_size(block_size)
+        begin, end, like = _range_ends(begin, end)
+        lists = _octavo._block_mask_from_ranges(begin, end, seqlen_kv, block_size,
+                                        _causal_name(causal, begin.shape[-1], seqlen_kv))
+        return cls(block_size, *(None if x is None else _as(x, like) for x in lists))
 
     @classmethod
     def from_flex(cls, block_mask) -> BlockMask:
@@ -131,6 +146,42 @@ def _int32(x):
     import torch
 
     return x.to(torch.int32).contiguous()
+
+
+def _range_ends(begin, end):
+    """Both ends of ranges as NumPy arrays (batch, heads, seqlen_q), and the one that is not a number."""
+    like = end if np.ndim(begin) == 0 else begin
+    ends = []
+    for what, x in (("begin", begin), ("end", end)):
+        array = np.asarray(x.cpu() if _is_torch(x) else x)
+        if array.dtype.kind not in "iu":
+            raise TypeError(f"{what} is of {array.dtype}; supported: integers.")
+        ends.append(np.clip(array, -1, np.iinfo(np.int32).max).astype(np.int32))
+    shape = np.broadcast_shapes(ends[0].shape, ends[1].shape)
+    if not 1 <= len(shape) <= 3:
+        raise ValueError(f"begin and end have {len(shape)} dimensions; supported: 1 to 3.")
+    shape = (1,) * (3 - len(shape)) + shape
+    return *(np.ascontiguousarray(np.broadcast_to(x, shape)) for x in ends), like
+
+
+def _causal_name(causal, queries, keys):
+    if causal is None or causal is False:
+        return "none"
+    if causal is not True:
+        return str(causal)
+    if queries != keys:
+        raise ValueError(f"causal is True with {queries} queries and {keys} keys; supported: "
+                         "'top_left', 'bottom_right', or as many keys as queries.")
+    return "top_left"
+
+
+def _as(x, like):
+    """A NumPy array as one of the kind of `like`, on its device."""
+    if not _is_torch(like):
+        return x
+    import torch
+
+    return torch.from_numpy(np.array(x)).to(like.device)
 
 
 def _where(condition, x, y):

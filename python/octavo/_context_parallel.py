@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators behind octavo.distributed: attention on a sequence that is divided among ranks.
 
 A rank is at (a, u) of a grid of A x U ranks. Either number may be 1; the shards of the sequence are in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A paged KV cache for decoding."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from typing import Any, Literal, TypedDict, TypeVar
 
 from ._block_mask import BlockMask

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FlashAttention-3 builds that run in this process beside Octavo.
 
 A build is a library that registers the operators of FlashAttention-3 with PyTorch. It comes from an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Energy of the board, read from NVML while a load runs.
 
 NVML counts the energy in millijoules and renews the count some tens of times a second. Power over a

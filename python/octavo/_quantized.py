@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """8-bit tensors with their scales."""
 
 from __future__ import annotations

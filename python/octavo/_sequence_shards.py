@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a sequence is divided among ranks, and which calls of attention the rows of a rank need.
 
 Nothing here communicates. Tensors have their rows (tokens) in dimension 0.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Timers for GPU calls, confidence intervals of ratios, and readings of the GPU's clock.
 
 A timer returns samples: the time of one call in microseconds. The call launches work on the current

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention over the paged cache of transformers' continuous batching."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hugging Face models on sequences that are divided among ranks: octavo.transformers.register(context_parallel=...).
 
 Each rank gives the model its shard of the tokens, and their positions in the whole sequence as

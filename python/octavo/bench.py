@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Benchmark of Octavo against PyTorch's scaled_dot_product_attention: python -m octavo.bench
 
 Both compute the same inputs in the same process. Their samples alternate, because the clock of a GPU

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention on sequences that are divided among the ranks of a process group.
 
     tokens, labels = (octavo.distributed.shard(x, group, dim=1) for x in (tokens, labels))

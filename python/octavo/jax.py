@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Octavo in JAX: attention under jax.jit, jax.vmap and jax.grad, on CPUs and GPUs.
 
     out = octavo.jax.attention(q, k, v, causal=True)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Octavo in PyTorch: a replacement for scaled_dot_product_attention, and operators.
 
     from octavo.torch import sdpa

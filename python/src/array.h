@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An array of any framework, read without a copy.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs one attention call: reads the arguments, gets a cached plan, runs it without the GIL.
 #include "attention.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts the Python arguments of attention(), attention_backward() and explain() to the library's
 // types.
 #pragma once

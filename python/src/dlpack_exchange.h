@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of C functions that DLPack (from 1.3 on) lets a framework attach to its array type. It
 // reads an array and the current stream, and allocates, without a call into Python. PyTorch has it
 // from 2.10 on: reading a tensor takes 40 ns, through __dlpack__ 1 us.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts the library's Status to Python exceptions, and raises the same kind of error for
 // arguments that are rejected before the library is called.
 #pragma once

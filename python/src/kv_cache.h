@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What octavo._merge_states and octavo._kv_cache call.
 #pragma once
 

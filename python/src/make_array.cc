@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocates the results of a call in the framework of its inputs.
 #include <nanobind/stl/string.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The extension module octavo._octavo: the library's functions for arrays of any framework.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "block_mask.h"
 #include "errors.h"
 #include "kv_cache.h"
 #include "octavo/evidence.hpp"
@@ -259,6 +261,7 @@ NB_MODULE(_octavo, m) {
         "Fills a (batch, heads, seqlen, head_dim) array with standard normal values that depend "
         "only\n"
         "on seed, stream and index: the same on every machine, and in C++.");
+  add_block_mask(m);
   add_kv_cache(m);
   nb::class_<TracedArray>(m, "_TracedArray")
       .def(nb::init<std::vector<std::int64_t>, std::string>())

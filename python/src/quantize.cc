@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantizes arrays on their device, and dequantizes arrays in host memory.
 #include "quantize.h"
 

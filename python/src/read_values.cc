@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads single Python values, and the parameters of a call by name.
 #include <nanobind/stl/string.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The most recent plans of one kind, newest first. The caller guards it.
 #pragma once
 

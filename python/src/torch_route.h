@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides whether a call with PyTorch tensors goes directly to the library or through the operator
 // that octavo.torch registers with PyTorch's dispatcher.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The workspace of a call with PyTorch tensors.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention as custom calls of XLA. When JAX traces a program, trace_attention() checks a call as
 // octavo.attention does, and returns the types of its results and the attributes of its custom
 // call. When XLA runs the program, in a thread without Python, a handler reads the same call from
@@ -258,9 +259,8 @@ Result<Workspace> workspace_from(ffi::ScratchAllocator& scratch, std::size_t byt
   std::size_t space = bytes + kAlignment - kOfScratch;
   const std::optional<void*> made = scratch.Allocate(space, kOfScratch);
   if (!made)
-    return Status{ErrorCode::out_of_memory,
-                  "workspace is " + std::to_string(bytes) +
-                      " bytes; supported: what XLA has left on the GPU."};
+    return Status{ErrorCode::out_of_memory, "workspace is " + std::to_string(bytes) +
+                                                " bytes; supported: what XLA has left on the GPU."};
   void* begin = *made;
   return Workspace{std::align(kAlignment, bytes, begin, space), bytes};
 }

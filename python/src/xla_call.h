@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention as custom calls of XLA, for octavo.jax.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forward call whose gradients a backward call computes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Looks up blocks of a block mask, for code on the host.
 #pragma once
 

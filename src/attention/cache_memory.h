@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a paged KV cache, on any device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Offsets of the elements of one head of one sequence in their tensor: for both layouts of V, and
 // for paged caches.
 #pragma once

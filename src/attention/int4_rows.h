@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads rows of the int4 K or V of a paged cache from the arguments of a call.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The keys that causal masks, windows and lengths let a query row see: one interval, two limits for
 // each row. Other modifiers of the scores are in score_modifiers.h.
 #pragma once

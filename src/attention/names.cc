@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of the enumerations of a problem, and their parsers.
 #include <array>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "attention/operand.h"
 
 #include "numeric/formats.h"

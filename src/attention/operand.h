@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The formats to which a precision mode converts Q, K and V before the matrix products.
 #pragma once
 

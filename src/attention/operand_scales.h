@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The caller's scales of one 8-bit operand: of a dense batch, a varlen batch or a paged cache.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page table of a paged KV cache: which page holds a key of a sequence, and in which row.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Derives the problem from the arguments of a call, and checks that shapes agree, that pointers are
 // not null, and that outputs do not overlap other tensors.
 #include <algorithm>

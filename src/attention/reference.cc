@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention by its formula, in fp64: for every row of Q
 //
 //   s_j = scale * q . k_j          for the keys j that the mask allows, with the modifiers

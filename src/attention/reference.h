@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The oracle: attention in fp64 with plain loops (octavo/evidence.hpp declares `reference`), its
 // gradients, and two references that round as a kernel does.
 #pragma once

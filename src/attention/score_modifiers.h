@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applies the modifiers to the score of a query row and a key, for code on the host: softcap, bias,
 // ALiBi, the mask tensor, the block mask and the draft tree, in this order. The intervals of keys
 // that causal masks and windows allow are in mask.h.

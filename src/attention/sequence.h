@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sequences of a call. In a varlen batch they are spans of one tensor. Otherwise each batch
 // entry is one sequence, which may be padded, or have its keys in a paged cache.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks a caller's problem, once, before anything is planned or written.
 #pragma once
 

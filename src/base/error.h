@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Error messages: one sentence each, always of the same form.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of single tensors: shapes, strides, pointers, and memory that they share.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configuration of the kernel that appends rows to a KV cache (device/cache/append.cuh), as a
 // value.
 #pragma once

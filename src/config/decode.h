@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configuration of the decode kernel (device/decode/decode.cuh), as a value.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The teaching kernels of the ladder (device/ladder/, docs/ladder/).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The few standard-library functions that config and device code need, for g++, nvcc and NVRTC.
 //
 // It includes no header: NVRTC has none, and <cuda/std/type_traits> alone costs it 2.1 s.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configuration of the quantizers (device/quantize/quantize.cuh, operands.cuh), as a value.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configuration of the kernel that prepares the backward pass (device/backward/row_stats.cuh).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts that the configurations of several kernels share.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configuration of the mma.sync backward kernels (device/sm80/backward.cuh), as a value.
 #pragma once
 

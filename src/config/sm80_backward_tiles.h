@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tiles of the sm80 backward kernels, by head dimension. choose_sm80_backward takes the first
 // row of a head dimension that fits the chip's shared memory, so each has one for 99 KB.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configuration of the mma.sync forward kernel (device/sm80/forward.cuh), as a value.
 #pragma once
 

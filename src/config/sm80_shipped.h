@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shipped sm80 forward kernels, which are compiled when the library is built and which the
 // emulator can run. A kernel costs about a second of NVRTC's CPU time and 60 KB.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configuration of the Hopper backward kernel (device/sm90/backward/backward.cuh) as a value, and
 // the sizes that follow from it. Host and device read the same functions.
 #pragma once

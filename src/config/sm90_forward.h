@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configuration of the Hopper forward kernel (device/sm90/forward.cuh) as a value, and the sizes
 // that follow from it. Host and device read the same functions.
 #pragma once
@@ -60,7 +61,7 @@ struct Sm90ForwardConfig {
   int pv_buffers = 1;         // 2: one such product runs while the other is promoted
 
   OutputConfig output = {};
-  ModifierConfig modifiers = {};  // with 16-bit Q and K only
+  ModifierConfig modifiers = {};  // with 8-bit Q and K only block_mask
 
   bool operator==(const Sm90ForwardConfig&) const = default;
 };
@@ -156,6 +157,19 @@ OCTAVO_HD constexpr int kv_buffers(const Config& c) { return kv_groups(c) * c.st
 // A tile's rows are one block of the mask's queries: one consumer warpgroup for blocks of 64, two
 // for blocks of 128.
 OCTAVO_HD constexpr bool has_block_mask(const Config& c) { return c.modifiers.block_mask != 0; }
+OCTAVO_HD constexpr bool has_other_modifiers(const Config& c) {
+  return count(c.modifiers) > (has_block_mask(c) ? 1 : 0);
+}
+// A block of keys may be two of the mask's, which need not be neighbours. `loaded_keys` are loaded
+// at once.
+OCTAVO_HD constexpr int listed_blocks(const Config& c) {
+  return has_block_mask(c) ? max_of(c.block_n / c.modifiers.block_mask, 1) : 1;
+}
+OCTAVO_HD constexpr int loaded_keys(const Config& c) { return c.block_n / listed_blocks(c); }
+// Blocks of keys for `count` blocks of the mask, each of which may be several.
+OCTAVO_HD constexpr int blocks_of_keys(const Config& c, int count) {
+  return div_up(count, listed_blocks(c)) * max_of(c.modifiers.block_mask / c.block_n, 1);
+}
 
 // setmaxnreg moves registers from the producer to the consumers. The launch has 168, 128 or 96
 // registers a thread with 2, 3 or 4 consumer warpgroups. A single one shares the SM with other
@@ -221,7 +235,7 @@ OCTAVO_HD constexpr Panels qk_panels(const Config& c) { return panels(c.head_dim
 OCTAVO_HD constexpr Panels v_panels(const Config& c) { return panels(v_columns(c), c.v_element); }
 // 8-bit V is transposed: its keys lie in chunks of this size, the width of their swizzle.
 OCTAVO_HD constexpr int chunk_keys(const Config& c) {
-  return c.block_n % 128 == 0 ? 128 : c.block_n % 64 == 0 ? 64 : 32;
+  return loaded_keys(c) % 128 == 0 ? 128 : loaded_keys(c) % 64 == 0 ? 64 : 32;
 }
 
 // The output needs scales or amax.
@@ -248,8 +262,10 @@ OCTAVO_HD constexpr bool starts_at_diagonal(const Config& c) {
 }
 OCTAVO_HD constexpr int tile_slot_bytes(const Config& c) { return publishes_sequence(c) ? 48 : 32; }
 
-// With a block mask: what the producer publishes about the block of keys in each stage.
-inline constexpr int kListedBytes = 8;
+// With a block mask: what the producer publishes about the blocks in each stage.
+OCTAVO_HD constexpr int listed_bytes(const Config& c) {
+  return has_block_mask(c) ? 8 * listed_blocks(c) : 0;
+}
 
 // Tiles in shared memory (device/sm90/score_tiles.cuh): the elements of a bias, and the bytes and
 // bits of a mask tensor, for a warpgroup's rows of a block.
@@ -317,11 +333,10 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
   s.tile_slots =
       s.v_scales + (is_8bit_pv(c) && !is_split_kv(c) ? c.warpgroups * v_columns(c) * 4 : 0);
   s.listed = s.tile_slots + (is_split_kv(c) ? 0 : kTileSlots * tile_slot_bytes(c));
-  s.barriers = s.listed + (has_block_mask(c) ? kv_buffers(c) * kListedBytes : 0);
+  s.barriers = s.listed + kv_buffers(c) * listed_bytes(c);
   // Full and empty for each Q tile, K slice and V buffer (of which as many barriers are counted as
-  // of K's); one for each warpgroup (tail_full in
-  // the persistent kernel, which uses only the first, or partials_full with split-KV); and three
-  // for the score tiles of each warpgroup.
+  // of K's); one for each warpgroup (tail_full in the persistent kernel, which uses only the first,
+  // or partials_full with split-KV); and three for the score tiles of each warpgroup.
   s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) * k_slices(c) + c.warpgroups) +
             (c.modifiers.score_tiles ? 24 * c.warpgroups : 0);
   return s;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tables of Hopper forward kernels from which one is chosen for each problem, with times
 // measured on an H200. Kernels of the usual head dimensions are compiled when the library is built.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layout of V for Hopper's 8-bit products, shared by the quantizer that writes it and the
 // kernel that reads it. V is transposed: the keys of a channel are contiguous, and each group of 16
 // is permuted so that the accumulator fragment of Q K^T is the operand fragment of P V.

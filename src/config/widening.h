@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The correction of FP8's rounding bias, shared by the GPU and CPU quantizers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tiled attention on the CPU, O = softmax(scale * Q K^T) V, without materialising S or P.
 //
 // A task is a block of query rows of one (sequence, head). If queries are few, as in decoding, a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU backend: tiled attention with an online softmax, SIMD, on all cores.
 #pragma once
 

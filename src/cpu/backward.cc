@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backward pass on the CPU, without materialising S or P:
 //
 //   S = scale * Q K^T    P = exp(S - lse)    dP = dO V^T    dS = P (dP - delta)    delta = dO . O

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backward pass of the CPU backend: tiled, SIMD, on all cores, with the same bits for any
 // number of threads.
 #pragma once

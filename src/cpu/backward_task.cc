@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steps of a backward task: load queries, loop over key blocks, store dQ.
 #include "cpu/backward_task.h"
 

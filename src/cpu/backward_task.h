@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One task of the backward pass: a slice of the query rows that share a KV head, and all the keys
 // they attend to.
 #pragma once

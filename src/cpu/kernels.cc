@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selects the kernels that the CPU backend uses.
 #include "cpu/kernels.h"
 

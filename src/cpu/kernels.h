@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loops of the CPU backend as one table of functions. The code that calls them (tasks,
 // masks, loading) is written once and does not depend on the instruction set.
 //

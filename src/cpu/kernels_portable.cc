@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels in plain C++: for builds without Highway, for machines without a vector unit that it
 // supports, and for comparison in tests. Compilers vectorise the loops over kLanes contiguous
 // floats.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The SIMD kernels, compiled once per instruction set with Highway; the ones that this machine
 // supports are selected at run time.
 #include "cpu/kernels_simd.h"

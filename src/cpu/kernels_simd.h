@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The SIMD kernels that this machine can run, the best first. Built only with Highway.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Appends rows to a paged KV cache in host memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RowLoader: loads, transforms and rounds rows of Q, K and V.
 #include "cpu/load.h"
 

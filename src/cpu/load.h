@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads rows of Q, K and V for the products: converts any format to f32, dequantizes, smooths,
 // rotates, and rounds as the precision requires.
 #pragma once

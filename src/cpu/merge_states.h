@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Merges attention over parts of the keys, on the CPU.
 #pragma once
 

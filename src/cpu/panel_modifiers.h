@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prepares the modifiers of a panel's tiles (softcap, bias, ALiBi, mask tensor, block mask and
 // draft tree) in the form that Kernels::modify_scores reads.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the machine's rate of fp32 multiply-adds, with which the backend's speed is compared.
 #include <chrono>
 

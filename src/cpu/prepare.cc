@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pre-pass of the library's quantization: one task per (sequence, head), each of which sums its
 // rows in order, so that the result does not depend on the threads.
 #include "cpu/prepare.h"

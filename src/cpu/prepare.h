@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes the mean keys and the scales of the library's quantization before the first tile. It
 // does nothing for precision modes that need neither.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SIMD conversions of rows: from any format to f32 and back, rounding and scaling. Included once
 // per instruction set.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steps of a task: load the queries, loop over key blocks, store the rows.
 #include "cpu/task.h"
 

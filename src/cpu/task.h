@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One task of the CPU backend: a block of query rows and all the keys they attend to.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thread pool. Threads sleep on a condition variable until a job needs one more worker.
 #include "cpu/thread_pool.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU backend's threads: started once, asleep between calls.
 #pragma once
 

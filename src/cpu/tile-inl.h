@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The SIMD products of a tile and the softmax between them, for both passes. Included once per
 // instruction set.
 //

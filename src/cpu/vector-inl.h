@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The float vector type of all SIMD files. Included once per instruction set, hence the toggling
 // guard.
 #include <hwy/highway.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The barriers of a CTA (bar.sync and bar.arrive, sixteen of them) and of a cluster
 // (barrier.cluster).
 #pragma once

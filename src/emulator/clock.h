@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vector clocks: which operations happened before which.
 //
 // An actor is anything that performs operations in its own order: a thread, a thread's cp.async

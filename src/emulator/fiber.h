@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPU thread as a CPU fiber: code with its own stack that can suspend at any call and resume
 // there. Boost.Context switches in some ten nanoseconds.
 #pragma once

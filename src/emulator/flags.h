@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Flags in global memory, by which CTAs of a grid wait for each other: red.release and ld.acquire.
 //
 // A flag is a word that red.release has changed. Additions are atomic, so an ld.acquire that reads

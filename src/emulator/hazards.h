@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Describes two accesses to the same bytes of shared memory that nothing orders.
 #pragma once
 

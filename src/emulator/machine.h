@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine: it runs the clusters of a launch, each CTA a set of fibers on the calling thread.
 //
 // A thread runs until it waits: for its warp (every .sync and .aligned instruction synchronises 32

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mbarriers: phases that arrivals and bytes complete.
 //
 // The phases of an mbarrier are the operations of an actor: a thread knows what an asynchronous

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts a kernel's use of the memory system and the execution units: bank conflicts, sectors,
 // tensor and exponential instructions.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The faults that the emulator found in a kernel, each once per place in the source.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A seeded order for everything that the ISA leaves unordered.
 #pragma once
 

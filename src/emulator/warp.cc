@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Warps: synchronisation of their lanes, and diagnosis when some lanes do not arrive.
 #include <fmt/format.h>
 

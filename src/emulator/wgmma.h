@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wgmma: products that run asynchronously until the warp waits for them.
 //
 // The four warps of a warpgroup execute the same instruction, and each has its own 16 rows of the

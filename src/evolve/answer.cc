@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What generators write: a JSON document with candidates, from a program or from a script.
 #include <fmt/format.h>
 

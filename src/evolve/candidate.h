@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A candidate kernel of `octavo evolve`: a configuration, or a patch to the device sources.
 #pragma once
 

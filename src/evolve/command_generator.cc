@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a program that proposes candidates. It may take its time and use the network, which a
 // language model needs; it gets no file of the run.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Search over the configuration space: mutation and crossover, and the controls.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configurations that a search may visit: for one kernel family, the fields that do not change
 // what is computed, with the values of each; feasible() decides which combinations exist.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SQLite through its C library, opened at run time like the other libraries that only some
 // machines have.
 #pragma once

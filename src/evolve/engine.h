@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search: generations of candidates, each through the gates in order; the fastest are measured
 // again in fresh processes, admitted to the elites, and their levers reverted one by one.
 //

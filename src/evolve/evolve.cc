@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The public functions: they assemble the engine from a run's settings.
 #include "octavo/evolve.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes what a run has found in the form in which the library ships it.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface of the gates that a candidate must pass, in order, each blocking the next: policy,
 // compile, emulator, correctness, sanitizer, performance, counters.
 #pragma once

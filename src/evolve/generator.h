@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What proposes candidates.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The solution guiding layer, by the names of EvoEngineer (arXiv 2510.03760): what a generator is
 // told. I1 is the task, I2 the elites with their numbers, I3 the insights: measured effects of
 // levers. Prompt construction renders them as text.

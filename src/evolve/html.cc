@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page of a run: plain HTML and SVG, without scripts and without references to other files.
 #include <fmt/format.h>
 

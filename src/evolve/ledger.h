@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger of a run: every candidate with its origin, its gates, its samples and its verdict, in
 // one SQLite file, and beside it a log of events that only grows.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a ledger. A file that someone has edited gives an error, not a crash.
 #include <fmt/format.h>
 

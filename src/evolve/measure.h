@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How two kernels are timed in turn. The performance gate, the measurement before an admission and
 // the reversal of levers all use it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times two kernels in turn on a GPU, in a child process.
 #include <fmt/format.h>
 #include <stdlib.h>

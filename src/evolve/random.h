@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reproducible random choices: every choice of a run follows from its seed and from what it is for,
 // so that a resumed run makes the same ones without a stored position.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which kernels are the elites after a generation: a pure function of what the ledger has, so that
 // a selection can be replayed without a GPU.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run does, as a value that the ledger keeps: a resumed run needs nothing else.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions of libsqlite3 that are used, and their codes. The test database_test.cc compares
 // them with sqlite3.h where that is installed.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides from interleaved times whether a candidate is faster than the kernel it is compared with.
 //
 // A block is one fresh process, which times both kernels in turn: base, candidate, candidate, base,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the report, the page and the export say about a run, from its ledger.
 #pragma once
 

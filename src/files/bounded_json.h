@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parses JSON of untrusted files. A parsed bracket takes eighty times its byte in memory, so the
 // nesting is measured before anything is allocated. (The parser's own filter callback would do, but
 // visits all members of an object again at the end of each: quadratic time.)

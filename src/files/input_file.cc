@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // InputFile on POSIX: openat, fstat, pread.
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // OutputFile on POSIX: a new file under a random name, write, fsync, rename.
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calibration: collects ranges tensor by tensor and computes scales from them.
 #include <algorithm>
 #include <limits>

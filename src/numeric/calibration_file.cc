@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A calibration as a file:
 //   {"octavo_calibration": 1,
 //    "entries": [{"name": "k", "format": "e4m3", "granularity": "head", "block_rows": 64,

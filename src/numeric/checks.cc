@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of quantization's arguments, with one error message each.
 #include "numeric/checks.h"
 

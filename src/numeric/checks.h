@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of quantization's arguments, made before anything is written.
 #pragma once
 

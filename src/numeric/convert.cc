@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // dequantize() and convert(): tensor to tensor, row by row.
 #include <limits>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Global state that remains usable in a child of fork().
 //
 // A child has only the thread that called fork(). A lock that another thread of the parent held

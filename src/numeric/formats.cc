@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decoding tables, and element access by dtype.
 #include "numeric/formats.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The number formats: encode and decode, one value at a time.
 //
 // Encoding rounds to nearest, ties to even. f16 and bf16 follow IEEE 754 (overflow gives

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of an int4 KV cache: two values a byte, with a scale and a zero for each group of channels.
 //
 // The byte order is what the decode kernel's products want (device/decode/int4_products.cuh): eight

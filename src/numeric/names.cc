@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of formats, granularities and rules, and their parsers.
 #include <span>
 #include <string>

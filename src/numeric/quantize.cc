@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // quantize(): checks, means, scales, quantized values, statistics; in this order.
 #include "numeric/quantize.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantization of whole tensors, shared by the API, the CPU backend and the oracle.
 //
 // A value is read as f32, smoothed and rotated if requested, then

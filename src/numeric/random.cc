@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Philox4x32-10 and Box-Muller, bit for bit as random.h defines them.
 #include "numeric/random.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Standard normal values from a counter: value i of a stream depends only on (seed, stream, i).
 //
 // Philox4x32-10 gives the bits; Box-Muller in double, with a logarithm and a sine made of IEEE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // random_normal(): fills a tensor with the generator's values.
 #include <vector>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes scales: the amax of each group, and the search for the least squared error.
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One row at a time: reading, writing, subtracting the mean, rotating.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scales: counts, indices, and the scale of a range.
 #include "numeric/scale.h"
 

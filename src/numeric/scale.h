@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scales: computed from a range, and indexed by row.
 //
 // The dequantized value is the quantized one times step, where step = scale, except for sim8, whose

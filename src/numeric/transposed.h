@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Offsets of keys in a channel of a transposed V (config/v_layout.h defines the order).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // merge_states(): checks its arguments and runs on a device.
 #include "cpu/merge_states.h"
 

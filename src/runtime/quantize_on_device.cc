@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // quantize() on any device: on the CPU in host memory, and by the quantizer kernels on a GPU or in
 // the emulator.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies the host arguments of a call, of either pass, to a device.
 #pragma once
 

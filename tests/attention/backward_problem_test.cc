@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bad input of the backward pass: every check reports a sentence that names the argument and its
 // value, and nothing is written.
 #include <gtest/gtest.h>

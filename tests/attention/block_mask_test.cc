@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block masks: what is refused, and that blocks and bits hide what a mask tensor of the same keys
 // hides, in the oracle and in the CPU backend.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small, complete and valid call, for tests that change one thing of it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decreasing cu_seqlens would make sequences that share rows of the output: the host refuses what
 // it can read.
 #include <gtest/gtest.h>

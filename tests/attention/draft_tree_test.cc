@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The draft tree of speculative decoding: the oracle and the CPU hide what a mask tensor of the
 // same bits hides, and every fault is one sentence.
 #include <gtest/gtest.h>

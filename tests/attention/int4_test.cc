@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // int4 K and V in a paged cache: the oracle and the CPU read what was quantized, and every fault is
 // one sentence.
 #include "numeric/int4.h"

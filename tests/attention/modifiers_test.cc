@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Padding, softcap, bias, ALiBi, mask tensors and sinks: each error sentence, and the oracle by
 // hand and against calls without them.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Outputs must not share memory with inputs: no true overlap is accepted, and the layouts that are
 // in use, parts of one array, are not refused.
 #include <gtest/gtest.h>

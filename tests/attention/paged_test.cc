@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Paged KV caches: each error sentence, and the oracle and the CPU against a dense call.
 #include <gtest/gtest.h>
 

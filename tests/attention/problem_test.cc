@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bad input: every check reports a sentence that names the argument and its value.
 #include <gtest/gtest.h>
 

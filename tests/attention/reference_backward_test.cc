@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The oracle of the backward pass against central differences of the fp64 forward reference.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the command as a process: exit codes, error sentences, files, JSON.
 #include <algorithm>
 #include <cmath>
@@ -5,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
+#include <utility>
 
 #include "cli/process.h"
 #include "octavo/evidence.hpp"
@@ -253,6 +255,30 @@ TEST_F(Command, RunTakesPaddingAndScoreModifiers) {
   EXPECT_LT(compare(a.out, expected.data()).max_abs, 1e-5);
 }
 
+// Hidden blocks, whose size follows from their number.
+TEST_F(Command, RunTakesABlockMask) {
+  const std::string blocks = directory_ / "blocks.npy";
+  write_file(blocks, npy_of(DType::boolean, {1, kH, 1, 1}, {1, 0, 1, 0}));
+  const Finished finished =
+      octavo_command(run_arguments({"--block-mask", blocks, "--out", o_, "--device", "cpu"}));
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const HostTensor out = *load_tensor("out", o_);
+  const auto* values = reinterpret_cast<const float*>(out.data.data());
+  for (int h = 0; h < kH; ++h)
+    EXPECT_EQ(std::all_of(values + h * kS * kD, values + (h + 1) * kS * kD,
+                          [](float x) { return x == 0; }),
+              h % 2 == 1);
+  for (const auto& [count, size] : {std::pair<std::int64_t, int>{4, 64}, {2, 128}}) {
+    std::vector<float> seen(static_cast<std::size_t>(count * count), 1.0f);
+    seen[1] = 0;
+    write_file(blocks, npy_of(DType::boolean, {1, 1, count, count}, seen));
+    const Finished sized =
+        octavo_command({"run", "--shape", "1,2,200,16", "--block-mask", blocks, "--device", "cpu"});
+    EXPECT_NE(sized.out.find("block_mask=" + std::to_string(size)), std::string::npos)
+        << sized.out << sized.err;
+  }
+}
+
 TEST_F(Command, BadModifiersExitWithTwo) {
   const std::string floats = directory_ / "floats.npy", mask = directory_ / "mask.npy";
   write_file(floats, npy_of(DType::f32, {3}, {1, 2, 3}));
@@ -267,6 +293,11 @@ TEST_F(Command, BadModifiersExitWithTwo) {
   expect({"--mask", mask}, "mask.shape is (1, 1, 1, 2)");
   expect({"--bias", mask}, "'|b1'");
   expect({"--mask", q_}, "mask.dtype is f32; supported: bool");
+  expect({"--block-mask", q_}, "--block-mask is of type f32; supported: bool");
+  expect(
+      {"--block-mask", mask},
+      "--block-mask is of shape (1, 1, 1, 2); supported: (B,H,1,1) in blocks of 64, (B,H,1,1) in "
+      "blocks of 128");
   expect({"--seqlens-q", "1,2"}, "--seqlens-q is '1,2'; supported: 1 lengths");
   expect({"--seqlens-q", "-1"}, "--seqlens-q is -1");
   expect({"--seqlens-kv", "34"}, "seqlens_kv[0] is 34; supported: 0 to 33");

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the gate and evidence commands as processes: exit codes, error sentences, JSON.
 #include <sys/stat.h>
 

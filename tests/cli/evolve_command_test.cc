@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs `octavo evolve` as a process without a GPU: a search with a script, its report, replay and
 // export, and bad input.
 #include <unistd.h>

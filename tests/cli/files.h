@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes .npy and .safetensors files byte by byte, and a temporary directory.
 #pragma once
 

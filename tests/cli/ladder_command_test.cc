@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs `octavo ladder` as a process: in the emulator, with bad input, and without a GPU.
 #include <nlohmann/json.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Preloaded into the command: pthread_create always fails.
 #include <pthread.h>
 

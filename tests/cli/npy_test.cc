@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The .npy reader: every version and type it supports, and invalid files.
 #include "tensors/npy.h"
 

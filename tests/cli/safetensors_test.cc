@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The .safetensors reader: types, names, and invalid headers.
 #include "tensors/safetensors.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the command is for a person at a shell: help, completion, colour, width.
 #include <stdlib.h>
 

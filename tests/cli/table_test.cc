@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables, the progress bar, shared flags and reports as text.
 #include "table.h"
 

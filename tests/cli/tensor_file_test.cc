@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors in real files: selection by name, atomic writing, refused files.
 #include "tensors/tensor_file.h"
 

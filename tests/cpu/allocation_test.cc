@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run does not allocate: counts every operator new of the program.
 #include <gtest/gtest.h>
 

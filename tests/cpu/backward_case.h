@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call of the CPU's backward pass on random tensors that own their memory, and its comparison
 // with the fp64 oracle. NaN guard elements surround every buffer.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backward pass of the CPU backend against the fp64 oracle.
 #include <gtest/gtest.h>
 

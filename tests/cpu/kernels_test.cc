@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each kernel against scalar code, for every instruction set that this machine supports.
 #include "cpu/kernels.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of many keys: errors do not grow with their number.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Padding, softcap, bias, ALiBi, mask tensors and sinks against the fp64 oracle, with every
 // instruction set that this machine supports.
 #include <gtest/gtest.h>

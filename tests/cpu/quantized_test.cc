@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Precisions that round their inputs: the backend must agree with fp64 on inputs that quantize()
 // and convert() have rounded.
 #include <gtest/gtest.h>

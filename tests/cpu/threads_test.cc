@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads: every task runs once, no deadlock, and results that do not depend on the thread count.
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of the ladder compile without spills, each with the instructions of its idea.
 #include <gtest/gtest.h>
 

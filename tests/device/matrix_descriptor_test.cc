@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix descriptors: encodings that gave correct products on an H200, and swizzles that are
 // permutations.
 #include "device/tile/matrix_descriptor.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls every Hopper wrapper of device/ptx: an inline function without a call is never assembled.
 // ptx_test.cc compiles this file; it is not run.
 #include "device/ptx/atomic.cuh"

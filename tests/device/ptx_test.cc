@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every Hopper wrapper assembles to the instruction it names.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The quantizers without a GPU: they compile for every chip without spills, and their text form
 // round-trips.
 #include <gtest/gtest.h>

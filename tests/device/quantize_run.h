@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the quantizers of a call on its host tensors, in the emulator or on a GPU.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The problems that the quantizers accept and refuse, the problem they leave to the forward kernel,
 // and their workspace.
 #include <gtest/gtest.h>

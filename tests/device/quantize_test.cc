@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The quantizers produce the same bits as the CPU's quantize(): their source in the emulator, and
 // their kernels on a GPU if there is one.
 #include "numeric/quantize.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backward kernels without a GPU: each tile of the table compiles without spills for each chip
 // whose shared memory it fits.
 #include "gpu/backward/sm80_backward.h"

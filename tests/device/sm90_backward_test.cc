@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Hopper backward kernels without a GPU: each configuration that a plan uses compiles without
 // spills, its products stay asynchronous, and its shared memory fits.
 #include "config/sm90_backward.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Hopper forward kernel without a GPU: it compiles without spills, its products stay
 // asynchronous, and its shared memory fits.
 #include "config/sm90_forward.h"

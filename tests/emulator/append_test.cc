@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KV caches on the emulated GPU: appended rows have the bits of a cache in host memory, and
 // attention over the cache is that of the CPU.
 #include "emulator/kernels/append.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A backward problem on the host: random inputs in strided tensors, the forward pass in fp64, and
 // the gradients in fp64 by plain loops.
 #pragma once

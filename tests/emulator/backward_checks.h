@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that the emulator tests of both backward families share: gradients against fp64, and that
 // every wait, barrier and mask term is needed.
 #pragma once

@@ -1,8 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels with a block mask in the emulator, against the oracle.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -21,17 +23,27 @@
 namespace octavo::evidence {
 namespace {
 
-double tolerance_of(DType input) {
-  return is_8bit(input) ? 0.1 : input == DType::bf16 ? 0.03 : 5e-3;
+// Of a case whose types a kernel takes; its 8-bit operands may be the precision's.
+double tolerance_of(const Case& c) {
+  if (is_8bit(c.input) || c.options.precision != Precision::native) return 0.1;
+  return c.input == DType::bf16 ? 0.03 : 5e-3;
 }
 
 // A case of the suite that the kernel serves, of lengths that the emulator can run in a second.
-Case case_for(std::uint64_t seed, DType element, int head_dim, const ModifierConfig& m) {
+template <class Config>
+Case case_for(std::uint64_t seed, const Config& config) {
+  const ModifierConfig& m = config.modifiers;
+  const Case types = cases_for(config).front();
   Case c = random_block_mask_case(seed);
-  c.input = element;
-  c.out = element == DType::bf16 ? DType::bf16 : DType::f16;
-  c.options.precision = Precision::native;
-  c.head_dim = head_dim - (seed % 3 == 0 && !is_8bit(element) ? 8 : 0);
+  c.input = types.input;
+  c.v = types.v;
+  c.out = types.out;
+  c.qk_scales = types.qk_scales;
+  c.v_scales = types.v_scales;
+  c.options.precision = types.options.precision;
+  c.options.quantization = types.options.quantization;
+  c.lse = c.lse && types.lse;
+  c.head_dim = config.head_dim - (seed % 3 == 0 && element_bytes(config.element) == 2 ? 8 : 0);
   c.head_dim_v = 0;  // the kernels here have equal columns
   c.layout = seed % 2 == 0 ? Layout::bhsd : Layout::bshd;
   c.seqlen_q = std::min<std::int64_t>(c.seqlen_q, 200);
@@ -47,11 +59,15 @@ Case case_for(std::uint64_t seed, DType element, int head_dim, const ModifierCon
   return c;
 }
 
-// The largest difference of the output and of the LSE from the oracle; infinite if one is NaN.
-double worst_difference(const Case& c, const Inputs& in) {
+// The largest difference of the output and of the LSE from the oracle on the operands that the
+// kernel reads; infinite if one is NaN.
+double worst_difference(const Case& c, const Inputs& in, const Arguments& operands) {
   const auto rows = static_cast<std::size_t>(c.batch * c.heads_q * c.seqlen_q);
   std::vector<double> out(rows * static_cast<std::size_t>(c.head_dim)), lse(rows);
-  EXPECT_TRUE(reference(in.given, c.options, out.data(), lse.data()).ok());
+  Options options = c.options;
+  options.precision = Precision::native;
+  options.quantization = {};
+  EXPECT_TRUE(reference(operands, options, out.data(), lse.data()).ok());
   double worst = 0;
   const auto compare = [&worst](double x, double wanted) {
     if (x == wanted) return;  // also two infinities
@@ -75,6 +91,16 @@ double worst_difference(const Case& c, const Inputs& in) {
   return worst;
 }
 
+// What a kernel reads of a call: Hopper kernels take quantized operands and a transposed V.
+Result<Arguments> arguments_for(const Sm80ForwardConfig&, const Problem&, const Arguments& given,
+                                std::vector<std::byte>&) {
+  return given;
+}
+Result<Arguments> arguments_for(const Sm90ForwardConfig& config, const Problem& problem,
+                                const Arguments& given, std::vector<std::byte>& memory) {
+  return with_operands_for(config, problem, given, memory);
+}
+
 template <class Kernels>
 void expect_right(const Kernels& kernels, const GpuInfo& chip, int cases, int at_least) {
   int looked_at = 0;
@@ -82,9 +108,7 @@ void expect_right(const Kernels& kernels, const GpuInfo& chip, int cases, int at
     if (kernel.config.modifiers.block_mask == 0) continue;
     ++looked_at;
     for (int seed = 1; seed <= cases; ++seed) {
-      const Case c =
-          case_for(static_cast<std::uint64_t>(seed), static_cast<DType>(kernel.config.element),
-                   kernel.config.head_dim, kernel.config.modifiers);
+      const Case c = case_for(static_cast<std::uint64_t>(seed), kernel.config);
       Result<Inputs> in = make_inputs(c);
       ASSERT_TRUE(in.ok()) << in.status().message();
       const Result<Problem> problem = problem_of(in->given, c.options);
@@ -92,12 +116,15 @@ void expect_right(const Kernels& kernels, const GpuInfo& chip, int cases, int at
       poison_outputs(*in);
       emulator::Settings settings;
       if (seed % 2 == 0) settings.seed = static_cast<std::uint64_t>(seed);
+      std::vector<std::byte> memory;
+      const Result<Arguments> given = arguments_for(kernel.config, *problem, in->given, memory);
+      ASSERT_TRUE(given.ok()) << given.status().message();
       const Status status = run_emulated(
-          kernel, chip, *problem, in->given, settings, [&](const emulator::Machine& machine) {
+          kernel, chip, *problem, *given, settings, [&](const emulator::Machine& machine) {
             EXPECT_TRUE(machine.report().clean()) << c.name() << machine.report().text();
           });
       ASSERT_TRUE(status.ok()) << status.message();
-      EXPECT_LT(worst_difference(c, *in), tolerance_of(c.input))
+      EXPECT_LT(worst_difference(c, *in, *given), tolerance_of(c))
           << brief_text(kernel.config) << " " << c.name();
     }
   }
@@ -110,7 +137,7 @@ TEST(EmulatorBlockMask, Sm80KernelsMatchTheOracle) {
 }
 
 TEST(EmulatorBlockMask, HopperKernelsMatchTheOracle) {
-  expect_right(emulator::sm90_forward_kernels(), narrow_sm90_chip(), random_problems(5), 2);
+  expect_right(emulator::sm90_forward_kernels(), narrow_sm90_chip(), random_problems(5), 7);
 }
 
 // The plan of a problem takes the kernel of its family, and lists that do not ascend are refused.
@@ -131,7 +158,7 @@ TEST(EmulatorBlockMask, PlansTakeTheKernel) {
     poison_outputs(*in);
     const Status status = attention(in->given, c.options, device);
     ASSERT_TRUE(status.ok()) << status.message();
-    EXPECT_LT(worst_difference(c, *in), tolerance_of(c.input));
+    EXPECT_LT(worst_difference(c, *in, in->given), tolerance_of(c));
     in->block_mask.num_blocks[0] = 1;
     in->block_mask.indices[0] = 9;
     EXPECT_EQ(attention(in->given, c.options, device).code(), ErrorCode::invalid_argument);

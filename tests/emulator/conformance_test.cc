@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulator reproduces the recorded outputs of an H200, word by word.
 #include "emulator/selftest/conformance.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decode kernel on the emulator: few queries over many keys, against the fp64 reference.
 #include "emulator/kernels/decode.h"
 

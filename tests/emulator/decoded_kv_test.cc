@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 8-bit K and V with a 16-bit Q: they are dequantized to Q's type before the forward kernel, on
 // chips of both families, and the result agrees with the CPU's, which uses the quantized values
 // directly.

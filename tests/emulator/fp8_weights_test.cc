@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Edge cases of FP8 weights on Hopper: far below the largest, and NaN.
 #include <gtest/gtest.h>
 

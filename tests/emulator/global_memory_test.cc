@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CTAs that wait for each other through flags in global memory, and bulk stores and reductions that
 // reach global memory late.
 #include <gtest/gtest.h>

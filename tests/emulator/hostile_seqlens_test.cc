@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cu_seqlens on a GPU are never trusted: whatever they hold, sequences lie inside their tensors and
 // share no token, and a decreasing entry makes an empty one.
 #include <gtest/gtest.h>

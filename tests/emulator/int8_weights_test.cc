@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // P in INT8 on Hopper: the polynomial that computes its 8-bit values, and their reference maximum.
 #include <gtest/gtest.h>
 
@@ -90,7 +91,8 @@ class Int8Head {
     for (const emulator::EmulatedSm90Forward& kernel : emulator::sm90_forward_kernels()) {
       const Sm90ForwardConfig& c = kernel.config;
       if (!sm90::is_int8_pv(c) || c.k_scales != KScales::block ||
-          c.output.element != Element::f16 || c.head_dim != kColumns || c.pack_gqa || c.output.amax)
+          c.output.element != Element::f16 || c.head_dim != kColumns || c.pack_gqa ||
+          c.output.amax || any(c.modifiers))
         continue;
       ++kernels;
       std::vector<std::byte> memory;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of the ladder in the emulator: against fp64 under several schedules, without hazards,
 // and with every barrier and mask term switched off in turn.
 #include "emulator/kernels/ladder.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `make test-long` sets OCTAVO_TEST_LONG: more schedules, every kernel.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory accesses and instructions of the kernels.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 8-bit Q and K with 16-bit V on Hopper's kernels: in the modes fp8_mixed and int8_mixed, and from
 // the caller's quantized values.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backward kernels with padding and score modifiers in the emulator: gradients against fp64,
 // hazards, and what hidden memory may not change.
 #include <gtest/gtest.h>

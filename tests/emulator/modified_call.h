@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls with softcap, bias, ALiBi, a mask tensor, sinks and padding, in any combination, for tests
 // that compare with the fp64 reference. Padding and what masks hide is NaN, and the outputs lie
 // between guards.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small problem with any of the score modifiers and padding, in host memory: what must not
 // influence results is NaN, and what must not be written is checked.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softcap, bias, ALiBi, mask tensors, sinks and padded batches on the emulated sm80 kernels,
 // against the fp64 reference.
 #include <gtest/gtest.h>

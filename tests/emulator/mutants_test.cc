@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every wait, barrier and mask term of the kernels is needed, or marked as not needed.
 #include <gtest/gtest.h>
 
@@ -106,12 +107,18 @@ TEST(EmulatorMutants, HopperKernelWithSlicesOfK) {
   expect_accounted_for("sm90_forward " + brief_text(kernel->config));
 }
 
-// Bits, and what the producer says of each block.
-TEST(EmulatorMutants, HopperKernelWithABlockMask) {
+// Bits, and what the producer says of each block; and of two blocks, with a scale for each key.
+TEST(EmulatorMutants, HopperKernelsWithABlockMask) {
   const auto* const kernel =
       first_sm90_kernel([](const Sm90ForwardConfig& c) { return c.modifiers.block_mask == 64; });
-  ASSERT_NE(kernel, nullptr);
-  expect_accounted_for("sm90_forward " + brief_text(kernel->config));
+  const auto* const pairs = first_sm90_kernel([](const Sm90ForwardConfig& c) {
+    return c.modifiers.block_mask == 64 && c.k_scales == KScales::row;
+  });
+  for (const auto* each : {kernel, pairs}) {
+    ASSERT_NE(each, nullptr);
+    if (each == kernel && !test_long()) continue;
+    expect_accounted_for("sm90_forward " + brief_text(each->config));
+  }
 }
 
 // A launch may start before earlier grids have ended: every access to memory must wait for them.

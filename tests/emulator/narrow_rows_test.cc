@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows that allow only narrow loads, of so many heads that every partial maximum of the quantizers
 // is used: the emulator quantizes them with a kernel of more columns.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The GPU's fp64 oracle, run in the emulator, against the reference on the CPU.
 #include "device/oracle/oracle.cuh"
 

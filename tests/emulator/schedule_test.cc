@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same seed gives the same order, another seed another.
 #include "emulator/schedule.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every kind of hazard is detected, and nothing else is reported.
 #include "emulator/selftest/selftest.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sm80 backward kernels in the emulator: gradients against fp64, hazards, and what hostile
 // memory may not change.
 #include "emulator/kernels/sm80_backward.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softcap, bias, ALiBi, mask tensors, sinks and padding in the Hopper kernels, against the oracle.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

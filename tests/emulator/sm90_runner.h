@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs one emulated Hopper kernel in a check, with its operands prepared.
 #pragma once
 

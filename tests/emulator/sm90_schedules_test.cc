@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Schedules in combinations that no table row has, but that a caller may request. They are
 // instantiated here and run on the problems of every emulated kernel.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each Hopper kernel in the emulator, on edge cases of the problems it serves, on a chip with so
 // few SMs that a CTA computes many tiles.
 #include <fmt/format.h>

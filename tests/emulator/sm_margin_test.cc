@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options::sm_margin on the emulator: fewer CTAs take the tiles, and the bits stay, except those of
 // the decode kernel, whose CTAs divide the keys.
 #include <gtest/gtest.h>

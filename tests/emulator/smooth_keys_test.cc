@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys with a mean, quantized to 8 bits on GPUs: the accuracy of smooth_k, and where it is refused.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The twelve cases of every precision of the sm80 family, and of the Hopper kernels, in the
 // emulator, under many schedules.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulated driver honours every parameter of cuTensorMapEncodeTiled, or refuses it.
 #include "emulator/memory/tensor_map.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A V that the caller transposed: Hopper's 8-bit kernels read it directly, and produce the same
 // result as from V by rows, which they transpose first.
 #include <gtest/gtest.h>

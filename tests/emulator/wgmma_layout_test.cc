@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wgmma takes 16-bit A and B from shared memory in either major-ness: the product is the same.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The frontier: the distributions are correct, the errors are those of the runs, and combinations
 // that are not served are listed.
 #include "octavo/accuracy.hpp"

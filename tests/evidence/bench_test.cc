@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tiny bench gives consistent numbers, and bad options get an error sentence.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/tolerances.md and the code have the same table; and the rule scales as documented.
 #include "evidence/oracle/bounds.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A bundle matches its manifest, or the file that does not is named.
 #include "evidence/gates/bundle.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The case table covers every pair of axis values, counted from the cases themselves without any
 // code of the generator.
 #include "evidence/cases/cases.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The unmodified library passes; the report lists what was run.
 #include "evidence/gates/check.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // compare() on values whose errors are known.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counters without a GPU: CUPTI's types against its headers, the pass plan for an invented chip and
 // with CUPTI itself, derived values, and a fake CUPTI.
 #include "octavo/counters.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plants plausible kernel faults one by one: the judge must reject each on the same cases on which
 // it accepts the library.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The faults of gate_test.cc on a GPU: real kernels, a real clock, a real second stream.
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gates: the library passes, and each planted fault is rejected by the intended gate, while the
 // gates after it are blocked.
 #include "evidence/gates/gate.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The oracle on a GPU against the oracle on the CPU, if there is a GPU.
 #include "evidence/oracle/gpu_oracle.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reports round-trip through JSON, parsed by a second reader of the schema.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The corpora of this folder: each file is a patch of one kernel of the ladder, with a title and
 // the gate that has to stop it in the lines before it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs that propose candidates, and programs that do not.
 #include <gtest/gtest.h>
 

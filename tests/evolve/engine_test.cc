@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search on a simulated chip: it improves, it stops being fooled, it continues after kill -9,
 // and it can be replayed.
 #include "evolve/engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The script of the documentation, examples/evolve_ladder.json: the gates that need no compiler for
 // the CPU judge its candidates as the page says.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gates on corpora of patches: cheats, faulty kernels, and changes that are as good as the
 // original. Each file says which gate has to stop it. The corpora change one small kernel, which
 // every compiler takes in a fraction of a second.

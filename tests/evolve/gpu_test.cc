@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The measurement on a GPU: a kernel against itself, and against one that is known to be slower.
 // $OCTAVO_EVOLVE_TRIALS, 10 by default, is how often.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a generator is told: Free, Insight and Full differ in I2 and I3, in the document and in the
 // prompt.
 #include "evolve/guidance.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whatever a child does is a verdict, and the caller goes on.
 #include <fcntl.h>
 #include <gtest/gtest.h>

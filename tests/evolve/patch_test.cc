@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unified diffs: what applies, and the sentence for everything that does not.
 #include "evolve/gates/patch.h"
 

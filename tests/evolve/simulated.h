@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated chip and simulated gates, so that the search is tested on a machine without a GPU in
 // milliseconds: times follow from the configuration, with noise, drift and what a process adds.
 #pragma once

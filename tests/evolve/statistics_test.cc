@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the comparison of interleaved times decides, on a simulated clock: how often it takes a
 // kernel for faster than itself, and how often it sees a planted slowdown.
 #include "evolve/statistics.h"

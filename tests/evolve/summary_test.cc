@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report, the page and the export of a simulated run.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reader and the writer of files: nothing but regular files is read, names of others lead to no
 // link, and a file is written completely or not at all.
 #include <fcntl.h>

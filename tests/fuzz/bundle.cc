@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzz target: bundles of evidence, as archives. The first byte says whether the checksums of the
 // archive's headers are made right, without which hardly any change would get past them. A bundle
 // that is accepted has only paths inside it, verifies the same from a folder, and passes only if

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzz target: attention through the C interface. The bytes choose a mostly valid call, then make
 // up to two of its fields invalid. A failed call leaves the outputs unchanged and sets an error
 // sentence; a successful one writes every output element and nothing else, and plan, workspace and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of the C interface for the fuzz targets: shapes and strides first, then memory of exactly
 // that size, so that an access outside the tensor is outside an allocation.
 #pragma once

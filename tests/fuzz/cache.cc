@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzz target: the folder of the kernel cache. The bytes choose what lies in it: entries, damaged
 // entries, links, FIFOs and folders in place of files, other files. Listing, loading, storing and
 // removing never fail the program or wait, load only whole entries, and change nothing outside.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzz target: the reader of calibration files. A file that it accepts gives usable scales, and is
 // the same after saving and loading.
 #include <sys/mman.h>

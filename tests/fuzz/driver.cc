@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A main for the fuzz targets if libFuzzer is not available: replays the corpus, then mutates it
 // with a seeded generator. It has no coverage feedback; the sanitizers report what it finds.
 //

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the seeds of the fuzz targets into corpus/.
 
 For the file readers: good files of every kind, and one of each kind of bad. For c_api and quantize,

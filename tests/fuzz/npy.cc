@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzz target: the .npy reader. It must be able to write and read again every file it accepts.
 #include "tensors/npy.h"
 

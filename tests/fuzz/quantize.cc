@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzz target: quantize and dequantize through the C interface. A failed call leaves the quantized
 // values, scales and mean unchanged and sets an error sentence; a successful one writes all of them
 // and nothing else, and its result can be dequantized.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzz target: the .safetensors reader, for the only tensor and for one by name. It must be able to
 // write and read again every file it accepts.
 #include "tensors/safetensors.h"

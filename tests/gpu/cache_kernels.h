@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels for cache tests: any bytes will do.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The chosen configuration of the decode kernel runs on every chip.
 #include <gtest/gtest.h>
 

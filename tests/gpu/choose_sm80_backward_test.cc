@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choice of the sm80 backward kernels: what is refused, and that every choice can run.
 #include <gtest/gtest.h>
 

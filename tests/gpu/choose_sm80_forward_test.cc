@@ -1,6 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choice of the sm80 forward kernel for problems with modifiers of the scores and padding, and
 // of both forward kernels for block masks.
 #include <gtest/gtest.h>
+
+#include <cstdint>
+#include <utility>
 
 #include "config/shared_parts.h"
 #include "gpu/forward/sm80_forward.h"
@@ -177,8 +181,9 @@ TEST(ChooseSm80Forward, TilesAndStepsLieInBlocksOfABlockMask) {
 // And those of Hopper, whose tiles are the blocks: as many CTAs as it is compiled for fit on an SM.
 TEST(ChooseSm90Forward, BlockMasksHaveTilesOfTheirBlocks) {
   for (const std::int64_t head_dim : {8, 64, 96, 128, 192, 256})
-    for (const std::int64_t size : {64, 128}) {
-      const Resolved resolved = resolve(block_mask_problem(size, head_dim)).value();
+    for (const auto& [size, dtype] :
+         {std::pair{64, DType::f16}, {128, DType::f16}, {64, DType::e4m3}, {128, DType::int8}}) {
+      const Resolved resolved = resolve(block_mask_problem(size, head_dim, dtype)).value();
       EXPECT_TRUE(sm90_forward_supports(resolved, chip(90)));
       const Sm90ForwardConfig c = choose_sm90_forward(resolved, chip(90)).config;
       EXPECT_TRUE(feasible(c, 90).ok()) << feasible(c, 90).message();
@@ -191,14 +196,15 @@ TEST(ChooseSm90Forward, BlockMasksHaveTilesOfTheirBlocks) {
                 kRegisters);
       EXPECT_GE(c.stages, 2);
     }
-  Problem in_8_bits = block_mask_problem(64, 128, DType::e4m3);
-  EXPECT_FALSE(sm90_forward_supports(resolve(in_8_bits).value(), chip(90)));
+  const Resolved sim8 = resolve(block_mask_problem(64, 128, DType::sim8)).value();
+  EXPECT_FALSE(sm90_forward_supports(sim8, chip(90)));
 }
 
 TEST(ChooseSm90Forward, KernelsWithBlockMasksDoNotSpill) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
-  for (const std::int64_t size : {64, 128}) {
-    const Resolved resolved = resolve(block_mask_problem(size, 128)).value();
+  for (const auto& [size, dtype] :
+       {std::pair{64, DType::f16}, {128, DType::f16}, {64, DType::e4m3}, {128, DType::int8}}) {
+    const Resolved resolved = resolve(block_mask_problem(size, 128, dtype)).value();
     const Result<CompiledKernel> kernel =
         compile(kernel_source(choose_sm90_forward(resolved, chip(90)).config));
     ASSERT_TRUE(kernel.ok()) << kernel.status().message();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choice of the Hopper backward kernels: which problems they serve, with which tiles.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The problems that the Hopper kernel serves, the chosen configuration, and the launch parameters.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -63,6 +64,38 @@ TEST(ChooseSm90, EveryHeadDimAndLengthGetsAFeasibleKernel) {
       }
     }
   }
+}
+
+// Block masks in 8 bits: tiles of a block's rows, 128 keys wherever registers hold them, and two
+// stages or more.
+TEST(ChooseSm90, BlockMasksIn8BitsGetAFeasibleKernel) {
+  for (const std::int64_t d : {8, 64, 72, 96, 128, 192, 256})
+    for (const DType type : {DType::e4m3, DType::e5m2, DType::int8})
+      for (const Granularity scales : {Granularity::head, Granularity::row, Granularity::block})
+        for (const std::int64_t size : {64, 128})
+          for (int form = 0; form < 4; ++form) {
+            Problem p = problem(2, 8, 4096, d);
+            p.q = p.k = p.v = type;
+            if (form == 2) p.v = DType::f16;
+            p.k_scales = scales;
+            p.q_max_quantized = p.k_max_quantized = form == 3 ? 16 : 0;
+            p.lse = form == 1;
+            p.block_mask = size;
+            const Result<Resolved> resolved = resolve(p);
+            ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+            ASSERT_TRUE(sm90_forward_supports(*resolved, h200())) << describe(p);
+            const Sm90ForwardConfig c = choose_sm90_forward(*resolved, h200()).config;
+            EXPECT_TRUE(feasible(c, 90).ok()) << describe(p) << ": " << feasible(c, 90).message();
+            EXPECT_EQ(sm90::block_m(c), size);
+            EXPECT_EQ(c.modifiers.block_mask, size);
+            EXPECT_EQ(c.sum_rounded_p, !p.lse && is_8bit(p.v));
+            EXPECT_GE(c.stages, 2) << describe(p);
+            if (is_8bit(p.v) && d <= 128 && d > 64) {
+              EXPECT_EQ(c.block_n, 128) << describe(p);
+            }
+            p.alibi = true;
+            EXPECT_FALSE(sm90_forward_supports(*resolve(p), h200()));
+          }
 }
 
 // V with other columns: tiles that hold both, with every mask that a kernel has. Only numbers of

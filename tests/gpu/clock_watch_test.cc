@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clocks from a fake NVML, and the summary of the readings.
 #include "gpu/driver/clock_watch.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs octavo kernels and octavo cache as processes.
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text form of configurations: round trip, tolerant parsing, errors, and that no field is
 // missing.
 #include "gpu/jit/config_text.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache between processes: concurrent writers and readers, and a writer that is killed.
 #include <gtest/gtest.h>
 #include <signal.h>

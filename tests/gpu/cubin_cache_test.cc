@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache in one process: what is loaded, damaged and foreign entries, and unusable caches, which
 // must not cause failures.
 #include "gpu/jit/cubin_cache.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cubin reader against ptxas' report for kernels with known properties, and against invalid
 // bytes.
 #include "gpu/jit/cubin_info.h"

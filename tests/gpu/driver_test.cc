@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Without a driver the error names what is missing; with a fake one, tests the list of GPUs and the
 // texts of failures.
 #include "gpu/driver/driver.h"

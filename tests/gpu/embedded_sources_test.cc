@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The embedded sources equal the tree, and a digest covers exactly the files that a file includes.
 #include <gtest/gtest.h>
 

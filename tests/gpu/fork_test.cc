@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fork() and a GPU, with a fake driver: CUDA does not survive fork(), so a child gets an error
 // sentence for its parent's GPU, and neither hangs nor calls the driver.
 #include <dlfcn.h>

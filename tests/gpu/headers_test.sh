@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # headers_test.sh SRC CXX NVCC: each header of config/ compiles alone with the host compiler, each
 # header with a kernel with nvcc, for its chip, and with OCTAVO_TEST_LONG each header of device/ with
 # the host compiler, which otherwise compiles them in the emulator. That every header compiles alone

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A chip and simple problems for tests of Hopper's dispatch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host cost of a call beside its launch, counted by a fake driver: one launch, no tensor map
 // encoded twice, no allocation, in any thread.
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Archives of kernels: they round-trip, and no bytes crash the reader.
 #include "gpu/jit/kernel_archive.h"
 

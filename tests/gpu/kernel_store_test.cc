@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store: where a kernel comes from, that it is compiled once, and refused kernels.
 #include "gpu/jit/kernel_store.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // octavo explain --gpu says what a plan on that GPU says: compared with a fake driver that has the
 // numbers of the chip.
 #include <gtest/gtest.h>

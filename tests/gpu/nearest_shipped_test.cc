@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The replacement for a kernel that cannot be compiled: always correct, and as similar as possible.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Missing or outdated components of a machine, with a fake driver and a fake compiler: the command
 // prints one sentence and uses the next best path, and never crashes.
 #include <gtest/gtest.h>

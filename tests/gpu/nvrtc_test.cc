@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compiler: a kernel is compiled, reproducibly; errors are reported.
 #include "gpu/jit/nvrtc.h"
 

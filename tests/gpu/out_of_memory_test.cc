@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPU without enough memory: the error has the size, and everything allocated is freed.
 #include <dlfcn.h>
 #include <gtest/gtest.h>

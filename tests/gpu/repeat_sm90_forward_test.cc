@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A repeated launch with other addresses equals, bit for bit, a new launch.
 #include <gtest/gtest.h>
 

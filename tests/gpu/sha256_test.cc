@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SHA-256 against published vectors, and in several updates.
 #include "gpu/jit/sha256.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Properties of the shipped kernels, read from the built cubins: no spills, the tensor instructions
 // of their type, and P that never passes through shared memory.
 #include "gpu/jit/shipped.h"

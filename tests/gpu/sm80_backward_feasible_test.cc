@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each rule of the backward kernel's configurations with a config that breaks only that rule, and
 // configs that must be accepted.
 #include <gtest/gtest.h>

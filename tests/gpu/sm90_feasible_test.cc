@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sm90_feasible: each rule with a config that breaks only that rule, and configs that must be
 // accepted. Those that tests/device/sm90_forward_test.cc compiles must be accepted too, which is
 // tested there.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A directory that is deleted at the end of the test.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensor map of a tensor, and tensors that TMA cannot access.
 #include "gpu/driver/tensor_map.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The assignment of tiles to the persistent CTAs of a Hopper kernel.
 #include "gpu/forward/tile_order.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calibration: ranges over several tensors, saving and loading, and hostile files.
 #include <gtest/gtest.h>
 #include <sys/stat.h>

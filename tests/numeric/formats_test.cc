@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The number formats against their second implementation: every encoding, every 16-bit value, every
 // boundary of fp32; and a proof that the comparison detects a fault of one encoding.
 #include "numeric/formats.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of formats, granularities and rules: both ways, with aliases, and the error sentence.
 #include <gtest/gtest.h>
 

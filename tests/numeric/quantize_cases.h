@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the quantization tests: a tensor with its memory, and a direct recomputation of scales
 // and quantized values, element by element from the definitions.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bad input to quantize, dequantize and convert: an error sentence, and nothing written.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantization: groups, scales and quantized values against the direct recomputation; strides;
 // non-finite and tiny values; statistics; the least-squares rule.
 #include "numeric/quantize.h"

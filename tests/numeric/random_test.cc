@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The generator: Philox's published vectors, pinned values, and the distribution of normal values.
 #include "numeric/random.h"
 

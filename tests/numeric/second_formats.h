@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A second implementation of the number formats, only from their definitions: decodes with ldexp,
 // and encodes by searching the sorted values. It shares no function with the library, so that their
 // agreement is evidence.

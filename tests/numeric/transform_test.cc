@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Smoothing and rotation: what they change, what they must not, and that they are deterministic.
 #include <gtest/gtest.h>
 

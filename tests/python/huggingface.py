@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small Hugging Face models with fixed random weights."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention with every change of the scores in float64, sequence by sequence."""
 
 import numpy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays that claim to be on a GPU, for checks that come before any computation there."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that form a process group, over Gloo or NCCL, for the tests of octavo.distributed.
 
 Starting a process that imports PyTorch takes seconds. So the processes are forks of one that has imported

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """run.py FILE: runs the tests of one file, for ctest. Exit code 77 if none of them could run here."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Block masks: NumPy, PyTorch and FlexAttention's, on the CPU."""
 
 import numpy
@@ -46,6 +47,54 @@ def test_from_dense_blocks(normal, size):
     mask = blocks.repeat(size, 1).repeat(size, 2)[:, :QUERIES, :KEYS]
     sparse = octavo.attention(q, k, v, return_lse=True, block_mask=octavo.BlockMask.from_dense_blocks(blocks, size))
     equal(sparse, octavo.attention(q, k, v, return_lse=True, mask=mask))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_from_ranges(normal, size):
+    q, k, v = inputs(normal)
+    random = numpy.random.default_rng(3)
+    begin, end = numpy.sort(random.integers(0, KEYS + 1, (2, 4, QUERIES, 2)), -1).transpose(3, 0, 1, 2)
+    begin[..., :70] = 0
+    keys = numpy.arange(KEYS)
+    for causal in (False, "bottom_right"):
+        mask = (keys >= begin[..., None]) & (keys < end[..., None])
+        sparse = octavo.BlockMask.from_ranges(begin, end, KEYS, size, causal=causal)
+        equal(octavo.attention(q, k, v, return_lse=True, block_mask=sparse),
+              octavo.attention(q, k, v, return_lse=True, mask=mask, causal=causal))
+    # A prefix that all queries see, causal behind it; a number holds for all queries.
+    queries = numpy.arange(QUERIES)
+    prefix = octavo.BlockMask.from_ranges(0, numpy.maximum(queries + 1, 40), KEYS, size)
+    mask = keys < numpy.maximum(queries + 1, 40)[:, None]
+    equal(octavo.attention(q, k, v, return_lse=True, block_mask=prefix),
+          octavo.attention(q, k, v, return_lse=True, mask=mask))
+    nothing = octavo.BlockMask.from_ranges(numpy.zeros(QUERIES, int), 0, KEYS, size)
+    out, lse = octavo.attention(q, k, v, return_lse=True, block_mask=nothing)
+    assert (out == 0).all() and (lse == -numpy.inf).all()
+
+
+def test_from_ranges_refusals():
+    with pytest.raises(ValueError, match="ranges.end.1. is 9; supported: 0 to 8, the number of keys."):
+        octavo.BlockMask.from_ranges(0, [3, 9], 8)
+    with pytest.raises(ValueError, match="ranges.begin.0. is -1; supported"):
+        octavo.BlockMask.from_ranges([-5, 0], 3, 8)
+    with pytest.raises(TypeError, match="end is of float64; supported: integers."):
+        octavo.BlockMask.from_ranges(0, [3.5, 9], 8)
+    with pytest.raises(ValueError, match="causal is True with 2 queries and 8 keys; supported: 'top_left'"):
+        octavo.BlockMask.from_ranges(0, [3, 4], 8, causal=True)
+    with pytest.raises(ValueError, match="have 0 dimensions; supported: 1 to 3."):
+        octavo.BlockMask.from_ranges(0, 3, 8)
+    with pytest.raises(ValueError, match="block_size is 32; supported: 64, 128."):
+        octavo.BlockMask.from_ranges(0, [3], 8, 32)
+
+
+def test_from_ranges_of_torch():
+    torch = pytest.importorskip("torch")
+    end = torch.arange(1, QUERIES + 1)
+    for_numpy = octavo.BlockMask.from_ranges(0, end.numpy(), KEYS, 64)
+    for_torch = octavo.BlockMask.from_ranges(torch.zeros_like(end), end, KEYS, 64)
+    for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "bit_indices", "bits"):
+        assert isinstance(getattr(for_torch, name), torch.Tensor)
+        numpy.testing.assert_array_equal(getattr(for_torch, name).numpy(), getattr(for_numpy, name))
 
 
 def test_from_indices(normal):

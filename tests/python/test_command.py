@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command, as `python -m octavo` and as the entry point of the package start it."""
 
 import importlib.metadata

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The calls of tools/compare_torch.py, compare_8bit.py and compare_builds.py, on the CPU: that Octavo and
 every peer, or two builds, get the same problem, whatever the heads, lengths and memory order."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models whose sequences are divided among two ranks: the GPT of the examples, and Hugging Face models."""
 
 import functools

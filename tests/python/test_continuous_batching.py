@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Continuous batching of transformers over its paged cache: octavo against eager attention, on the CPU."""
 
 import dataclasses

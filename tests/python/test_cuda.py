@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch on a GPU: parity with SDPA, streams, graphs, torch.compile, Hugging Face, and the cost of a
 call."""
 

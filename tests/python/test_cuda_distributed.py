@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """octavo.distributed on GPUs: two processes over Gloo that share one, NCCL on one, and NCCL on two if there are."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """octavo.jax.attention on a GPU: values, gradients, streams of XLA, several kernels in one program."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KvCache on a GPU: rows have the bits of a cache in host memory, and one CUDA graph serves growing sequences."""
 
 import numpy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """octavo.distributed: ranks together compute what one process computes, and errors reach every rank."""
 
 import datetime

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays with nothing but __dlpack__ on a fake GPU: a driver that loads kernels and does not run them
 (tests/gpu/fake), and arrays that claim to be there."""
 

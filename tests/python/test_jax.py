@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JAX on the CPU: octavo.attention on its arrays, and octavo.jax.attention under its transforms."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Paged KV caches, octavo.KvCache and octavo.merge_states: NumPy and PyTorch on the CPU."""
 
 import dataclasses

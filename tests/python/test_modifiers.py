@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Padding, softcap, bias, ALiBi, mask tensors and sinks: NumPy, JAX and PyTorch on the CPU."""
 
 import numpy

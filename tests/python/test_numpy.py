@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """octavo.attention and the other functions with NumPy arrays."""
 
 import ast

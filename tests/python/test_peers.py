@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds of FlashAttention-3, with operators of the real schemas that compute on the CPU."""
 
 import importlib

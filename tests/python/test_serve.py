@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """examples/serve.py: continuous batching over Octavo's paged cache chooses the tokens that PyTorch chooses."""
 
 import pathlib

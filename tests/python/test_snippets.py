@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The snippets of README.md and docs/: those in Python run in the order of their page, in one namespace for each page, on
 the CPU; and the commands of `octavo` exist, with the flags that are written there.
 

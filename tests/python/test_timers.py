@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The timing methods, with a fake torch.cuda that records calls; the clock, with a fake nvidia-smi; and
 the power, with a fake energy counter."""
 

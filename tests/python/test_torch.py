@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """octavo.attention and octavo.torch with PyTorch tensors on the CPU."""
 
 import warnings

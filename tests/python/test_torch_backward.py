@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients in PyTorch: eager, compiled, with autocast, against fp64 gradients of PyTorch's attention."""
 
 import shutil
@@ -292,8 +293,7 @@ def test_compiled_groups_and_new_lengths(backend):
         close(gradients(inputs, out, dout), (dq * 2, dk, dv))
 
 
-@pytest.mark.parametrize("backend", COMPILERS)
-def test_compiled_varlen(backend):
+def test_compiled_varlen():
     starts = torch.tensor([0, 5, 14], dtype=torch.int32)
 
     def model(q, k, v, starts):
@@ -301,7 +301,7 @@ def test_compiled_varlen(backend):
                                 max_seqlen_q=9, max_seqlen_kv=9)
 
     inputs = tensors(14, 2, 16)
-    out = torch.compile(model, backend=backend, fullgraph=True)(*inputs, starts)
+    out = torch.compile(model, backend="aot_eager", fullgraph=True)(*inputs, starts)
     dout = torch.randn_like(out)
     for a, b in zip(gradients(inputs, out, dout), gradients(inputs, model(*inputs, starts), dout)):
         torch.testing.assert_close(a, b)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Padding, softcap, bias, ALiBi, mask tensors and sinks in PyTorch, on the CPU."""
 
 import numpy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """examples/train_gpt.py: a tiny model trains with Octavo as with PyTorch, in the same bits every time."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hugging Face models with random weights: octavo against eager attention, on the CPU."""
 
 import pytest

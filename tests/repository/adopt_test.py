@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """tools/adopt_bundle.py with the real command: only the files that were verified become evidence, and
 nothing is written outside evidence/<GPU>.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/article.md: its numbers and figures are those of the evidence, and no measured number stands in it by hand.
 
 usage: article_test.py REPOSITORY

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The documentation as a whole, without building the site: links and their anchors, the navigation, the reference pages
 and the chart.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The README and evidence/ match the recorded runs, and the tools that generate them work.
 
 usage: evidence_test.py REPOSITORY LIBRARY [unittest arguments]

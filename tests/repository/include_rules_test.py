@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The include rules and other rules of the repository.
 
 Reads the sources' includes and words. Every rule is also run on a planted violation, so that a rule

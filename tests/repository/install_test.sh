@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # install_test.sh BUILD SOURCE CC CXX: installs the build into a prefix, moves the prefix, builds
 # the examples against it with find_package and with pkg-config, runs them, and checks their output.
 set -euo pipefail

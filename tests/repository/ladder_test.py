@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ladder: kernels short enough to read at once, and pages that say what was measured and what the emulator reports.
 
 usage: ladder_test.py REPOSITORY [COMMAND]     COMMAND: octavo, built with the emulator

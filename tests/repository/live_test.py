@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The comparison with live peers: everything but the times themselves, with fakes of PyTorch, of the
 library and of the peers.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The metadata of the package, and every file that repeats its version, agree with CMakeLists.txt.
 
 usage: package_test.py ROOT

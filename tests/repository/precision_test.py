@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The outputs of `octavo accuracy` on a GPU: the tables of docs/precision.md and the record of precision
 auto, from an invented report, and as they are in the repository.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The report in a real browser: displayed numbers against the JSON they come from, and the drawn lengths
 of bars, at a phone's width and in dark mode. Exit code 77 if there is no browser.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The report matches the JSON files: parses its page and compares every number with them.
 
 usage: report_test.py ROOT

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """repro.sh on an existing build: the files it writes, the steps it reports as skipped, and that the
 bundle verifies; then the same bundle with a changed file.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tools/scaling_model.py: its numbers by hand, and docs/scaling.md says what it prints.
 
 usage: scaling_test.py REPOSITORY

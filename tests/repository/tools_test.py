@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The evidence tools with a fake octavo and a fake ncu: the arguments they are called with, the handling
 of their output, and of one that does not end.
 

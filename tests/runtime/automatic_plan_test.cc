@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // precision auto: the fastest recorded mode within the requested error, and the error sentence if
 // there is none.
 #include "runtime/plan/automatic_plan.h"

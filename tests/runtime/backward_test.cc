@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans, the one-call form and the C interface of the backward pass.
 #include <gtest/gtest.h>
 

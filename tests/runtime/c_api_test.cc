@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "attention/call.h"
+#include "octavo/block_mask.hpp"
 #include "octavo/octavo.h"
 
 namespace octavo {
@@ -99,6 +101,31 @@ TEST(CApi, BlockMasks) {
   cm = {};
   ASSERT_EQ(octavo_attention(&arguments, nullptr, nullptr, nullptr), OCTAVO_OK);
   EXPECT_NE(cpp.out, c.out);
+}
+
+TEST(CApi, BlockMaskFromRanges) {
+  std::vector<std::int32_t> begin(100), end(100, 70);
+  for (std::size_t i = 0; i < begin.size(); ++i) begin[i] = i < 64 ? 0 : 5;
+  const KeyRanges ranges{
+      .begin = begin.data(), .end = end.data(), .seqlen_q = 100, .seqlen_kv = 90};
+  const OwnedBlockMask cpp = block_mask_from_ranges(ranges, 64).value();
+  octavo_key_ranges given = {begin.data(), end.data(), 1, 1, 100, 90, OCTAVO_CAUSAL_NONE};
+  octavo_owned_block_mask* made = nullptr;
+  ASSERT_EQ(octavo_block_mask_from_ranges(&given, 64, &made), OCTAVO_OK) << octavo_last_error();
+  octavo_block_mask view;
+  ASSERT_EQ(octavo_owned_block_mask_view(made, &view), OCTAVO_OK);
+  EXPECT_EQ(view.q_blocks, 2);
+  EXPECT_EQ(view.kv_capacity, 2);
+  EXPECT_EQ(view.full_kv_num_blocks[0], 1);
+  EXPECT_EQ(std::vector<std::int32_t>(view.kv_indices, view.kv_indices + 4), cpp.kv_indices);
+  EXPECT_EQ(std::vector<std::uint32_t>(view.bits, view.bits + view.bit_blocks * 128), cpp.bits);
+  octavo_owned_block_mask_destroy(made);
+  octavo_owned_block_mask_destroy(nullptr);
+  given.causal = 7;
+  EXPECT_EQ(octavo_block_mask_from_ranges(&given, 64, &made), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_STREQ(octavo_last_error(), "ranges.causal is 7; supported: none, top_left, bottom_right.");
+  EXPECT_EQ(octavo_block_mask_from_ranges(nullptr, 64, &made), OCTAVO_INVALID_ARGUMENT);
+  EXPECT_EQ(octavo_owned_block_mask_view(nullptr, &view), OCTAVO_INVALID_ARGUMENT);
 }
 
 TEST(CApi, PaddingAndScoreModifiers) {

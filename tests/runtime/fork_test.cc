@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fork() while other threads are inside the library: the child has none of them, and must still be
 // able to call the library.
 #include <gtest/gtest.h>

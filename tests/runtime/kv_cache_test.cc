@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KvCache: rows come back as they were appended, sequences do not see each other's, and a failed
 // call changes nothing.
 #include "octavo/kv_cache.hpp"

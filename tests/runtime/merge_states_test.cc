@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // merge_states(): attention over parts of the keys becomes attention over all of them.
 #include <gtest/gtest.h>
 

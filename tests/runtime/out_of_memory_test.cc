@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every allocation of every public function fails once: nothing is thrown, the status says what is
 // missing, nothing is written, and the next call is right and has all threads.
 #include <gtest/gtest.h>

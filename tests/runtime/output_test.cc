@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 8-bit outputs and amax on every available device: the quantized values equal those of quantize()
 // on the same device's f32 output, bit for bit.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // quantize() on a device: its results have the bits of quantize() in host memory, and it writes
 // nothing else.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The README's table of what is supported, held against what the library says of every GPU it knows
 // and of the CPU.
 #include <gtest/gtest.h>

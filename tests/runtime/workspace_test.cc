@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The size of a plan's workspace: fixed by the plan, whatever the number of threads when the size
 // is queried and when the plan runs.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replaces operator new with one that fails at every site of the library: an allocation's site is
 // the instruction that calls operator new. The first allocation of each site fails, and later ones
 // at random, in the threads of the library and in those that have entered it. Only one file of a

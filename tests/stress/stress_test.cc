@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything at once, for a minute or $OCTAVO_STRESS_SECONDS: threads that call the library with
 // known and new problems, so that plans are made and evicted; backward passes and KV caches;
 // children of fork() that do the same; thread counts and affinities that change; files; and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The candidate configurations of the search.
 #include <array>
 #include <vector>

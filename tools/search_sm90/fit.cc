@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The second step: fits the cost model to each row's times, and selects the rows that are worth a
 // kernel.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes the table of Hopper forward kernels, in two steps, or three.
 //
 //   search_sm90 measure f16 TIMES.csv [HEAD_DIM ...] [--known OTHER.csv]

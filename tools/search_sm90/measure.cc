@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first step: times every candidate configuration on the first GPU.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The timed problems, and the times: rows of the table by problems, in memory and as a file.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launch parameters of the mma.sync backward kernels.
 #pragma once
 

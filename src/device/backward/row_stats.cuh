@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes two statistics of each query row, which every backward kernel reads:
 //
 //   delta    = sum over columns of dO * O, in FP32

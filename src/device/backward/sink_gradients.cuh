@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes the gradients of the attention sinks from the row statistics:
 //
 //   dsink = - sum over the rows of a head, of all sequences, of exp(sink - lse) * delta

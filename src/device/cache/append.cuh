@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Appends new rows of K and V to the pages of a KV cache: K is rotated if the call has a rotary
 // embedding, and both are rounded to the type of the cache, quantized with a scale for each row, or
 // quantized to int4 with a scale and a zero for each group of channels.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantizes rows to int4, with the roundings of numeric/int4.h, so that the bits equal the CPU's.
 #pragma once
 

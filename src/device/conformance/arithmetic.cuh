@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conformance kernels for conversions, byte permutes and approximate functions, one 32-bit word at
 // a time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conformance kernels for TMA, wgmma and clusters. Shared memory holds an mbarrier at byte 0 and
 // the tile from byte 1024.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conformance kernels of one warp: ldmatrix, stmatrix, mma.sync, cp.async, shuffles.
 #pragma once
 

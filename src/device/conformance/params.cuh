@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters of a conformance kernel: input words, output words, a few numbers and a tensor map.
 //
 // Each kernel of this folder executes one instruction on inputs that the host derives from a seed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block masks: the blocks of keys that a block of queries visits, first those of its list of
 // partial blocks and then those of its list of full ones. Contents of the lists are clamped, never
 // trusted.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The keys that a query row sees, and the blocks of keys that a tile of rows must visit.
 //
 // Every mask of the API is one interval of keys per row, and both ends grow with the row. A tile

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Division by a number that the host knows, as a multiplication and a shift. A division in the
 // kernel is some twenty dependent instructions, and a kernel of five microseconds began with five
 // of them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 2^x on the FMA pipe, without the special-function units.
 #pragma once
 

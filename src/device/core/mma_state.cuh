@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of a thread's rows in an mma.sync kernel: O, and the online softmax.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Output that needs more than a plain store: 8-bit values, quantized with the caller's scale and
 // the roundings of numeric/formats.h, and the amax of O before quantization.
 #pragma once

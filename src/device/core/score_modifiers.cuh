@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applies modifiers (softcap, bias, ALiBi, mask tensor) to one score, in log2 units, and loads the
 // values that they need. All forward kernels share this code.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of scores in a thread's registers: the mask, the maximum and the sums of the online softmax,
 // for all kernels.
 //

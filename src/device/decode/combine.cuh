@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adds up the partial results of work tiles that the decode kernel has computed in several parts.
 //
 // With batch_invariant one CTA combines one row of a work tile. Its warps divide the parts among

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention of a few query tokens over a long KV cache: o = softmax(scale * q k^T) v.
 //
 // Decoding reads every row of K and V once and computes little with it, so the kernel is designed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Combines the warps of a CTA at the end of a work tile. Each warp has seen a part of the keys. The
 // warps add up their O, each for a part of the columns, and store the result, or a partial result
 // if other CTAs hold more of the keys.

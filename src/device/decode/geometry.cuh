@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes and register state of the decode kernel, derived from its configuration.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numerics policy of an int4 cache. Each group of channels of a key has a scale s and a zero z,
 // both in FP16:
 //

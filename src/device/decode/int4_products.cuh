@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two products of a step with an int4 cache, s = q k^T and o += p v. The formulas are in
 // int4_numerics.cuh, the order of the channels in operands.cuh.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads of the decode kernel: Q into registers, K and V (and their scales) into shared memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numerics policies of the decode kernel: how it handles the scales of the KV cache. A 16-bit cache
 // has none, an 8-bit cache has scales of K and V, and an int4 cache has scales and zeros of groups
 // of channels (int4_numerics.cuh). The conversion of elements to mma operands is in operands.cuh.

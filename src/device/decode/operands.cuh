@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operands of the decode kernel's products.
 //
 // A 16-bit cache has Q's type, and the products use it. Values of an 8-bit cache are converted to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Normalises rows of O and stores them with their LSE, at the end of a work tile. The decode kernel
 // and the combine kernel share this code.
 #pragma once

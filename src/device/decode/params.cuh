@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launch parameters of the decode kernel and of the kernel that combines its partial results.
 #pragma once
 

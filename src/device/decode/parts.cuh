@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Divides work tiles into parts: the KV tiles of a work tile that one partial result sums up.
 //
 // EvenParts gives every CTA the same number of KV tiles, to within one; a part is what one CTA

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selects the numerics policy and the products of a type of KV cache.
 #pragma once
 

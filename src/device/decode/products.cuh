@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two products of a step with a 16-bit or 8-bit cache: s = q k^T and o += p v. Elements become
 // operands of the products one fragment at a time (operands.cuh).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The schedule of the decode kernel: how it divides the keys of all sequences among the CTAs.
 //
 // A work tile is one sequence, one KV head and one tile of query rows; its keys are divided into KV

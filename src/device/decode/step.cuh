@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One step of a warp: scores of its block of keys, modifiers, mask, softmax, and o += p v.
 //
 // Scores are in log2 units from scale_scores() on.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rung 4, asynchronous copies: the next blocks of K and V are on their way while this one is
 // computed.
 //

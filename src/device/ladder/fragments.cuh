@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The registers of a tensor core product, and the online softmax on them. Rungs 3 to 5 share this
 // file; rung 3 introduces it.
 //

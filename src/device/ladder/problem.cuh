@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The problem that every kernel of the ladder solves: attention in FP16, without or with a causal
 // mask (aligned top-left), over contiguous tensors.
 //

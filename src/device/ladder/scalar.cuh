@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rung 1, scalar: one thread computes one row of O and reads K and V from global memory.
 //
 // The new idea is the online softmax. The weights of a row are exp(s_j - max s), and the maximum is

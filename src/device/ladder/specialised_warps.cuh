@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rung 5, specialised warps on Hopper: one warp moves data, two warpgroups compute.
 //
 // The new idea is the division of labour. In rung 4 every warp spends instructions and registers on

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rung 3, tensor cores: a warp multiplies 16 rows by mma.sync.
 //
 // The new idea is the tensor core. One instruction of a warp, m16n8k16, does 2048 multiply-adds on

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rung 2, tiled: a CTA shares blocks of K and V in shared memory, and each thread computes a small
 // square of the scores from registers.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention in FP64 and plain loops: the reference that the other kernels are compared with.
 //
 //   s_j = scale * q . k_j          for the keys j the row may see, with the modifiers

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Atomic operations on global memory, and flags between CTAs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Thread block clusters: cluster barriers and distributed shared memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Double precision. Only the oracle uses it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fences between the generic and the async proxy (TMA, wgmma), and for new mbarriers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // L2 eviction policies for loads.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arithmetic that needs a particular instruction: exponentials, conversions, byte permutes.
 #pragma once
 

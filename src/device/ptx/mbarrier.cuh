@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mbarrier: a phase completes after a number of arrivals and, with asynchronous copies, of bytes.
 //
 // A phase ends when all arrivals have been made and the expected bytes have arrived; the next phase

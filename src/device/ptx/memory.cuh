@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared and global memory: plain accesses, ldmatrix, cp.async. Shared addresses are 32 bits.
 #pragma once
 

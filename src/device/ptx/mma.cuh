@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mma.sync: D = A B + C on one warp. A is row-major, B column-major. C may be D, or zeros, which
 // need no registers. With g = lane/4, t = lane%4:
 //   D   d[0..1]: row g, columns 2t, 2t+1; d[2..3]: row g+8

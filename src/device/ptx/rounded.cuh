@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FP32 arithmetic that is rounded once, keeps denormals and is never fused with a neighbouring
 // operation. Code whose results must equal the CPU's bits uses these.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stmatrix: stores accumulator fragments as rows in shared memory.
 #pragma once
 

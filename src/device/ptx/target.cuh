@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Macros that let nvcc, NVRTC and g++ compile the same device code.
 //
 // A wrapper of device/ptx is its instruction under nvcc and NVRTC. Under g++ it is a declaration

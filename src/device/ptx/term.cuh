@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hooks for mutation testing. The emulator disables calls and mask terms one at a time and checks
 // that a test fails.
 #pragma once

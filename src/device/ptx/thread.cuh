@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Thread indices and synchronisation within a CTA or a warp.
 #pragma once
 

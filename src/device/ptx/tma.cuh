@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TMA: bulk copies between global and shared memory that one thread starts.
 //
 // A tensor map, encoded by the host, holds base, shape, strides, box and swizzle; a copy names the

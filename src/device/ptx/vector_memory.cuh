@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Wide loads from global memory into registers. The address is a multiple of the width.
 #pragma once
 

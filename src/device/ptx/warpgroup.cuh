@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Warp specialisation: register reallocation, electing one lane, barriers that some warps only
 // arrive at, and programmatic dependent launch.
 #pragma once

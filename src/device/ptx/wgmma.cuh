@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wgmma: asynchronous matrix products of a warpgroup (four warps), and their fence, commit and
 // wait. The products themselves are in wgmma_f16.cuh, wgmma_f8.cuh and wgmma_s8.cuh:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wgmma of 16-bit operands with FP32 accumulation: wgmma_f16 and wgmma_bf16, called as in
 // wgmma.cuh.
 //

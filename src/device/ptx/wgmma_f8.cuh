@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wgmma of FP8 operands: wgmma_e4m3, wgmma_e5m2, wgmma_e4m3_e5m2, wgmma_e5m2_e4m3 (A's type, then
 // B's), with FP32 accumulators (float) or FP16 ones (u32, two columns each), called as in
 // wgmma.cuh.

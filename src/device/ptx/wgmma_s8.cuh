@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wgmma of 8-bit integers with exact 32-bit sums: wgmma_s8, wgmma_u8, wgmma_u8_s8, wgmma_s8_u8 (A's
 // type, then B's), called as in wgmma.cuh.
 //

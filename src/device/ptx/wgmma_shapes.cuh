@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Register lists of the wgmma shapes. Made by tools/generate_wgmma.py; do not edit.
 //
 // OCTAVO_WGMMA_TEXT_r: "%0, %1, ...", r of them. OCTAVO_WGMMA_D_r(c): the operands c(d[0]), ...

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dequantizes the caller's 8-bit K and V to 16 bits, for a forward kernel whose Q is 16-bit.
 //
 // x = quantized * step(scale), rounded to f32 and then to 16 bits

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes scales from ranges, and encodes values as quantized values, with the roundings of
 // numeric/scale.h and numeric/formats.h, so that the bits equal the CPU's.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes the mean row of each head of K, which smoothing subtracts from K. Two launches run
 // before K is quantized:
 //

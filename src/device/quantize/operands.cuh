@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantizes Q, K and V to 8 bits in one launch: Q per row, K per block of kBlockRows rows or per
 // head, V per channel and transposed (values.cuh). The bits equal those of the single-operand
 // kernels, quantize.cuh.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launch parameters of a quantizer: one struct, passed by value and filled by the host.
 #pragma once
 

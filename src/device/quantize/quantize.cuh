@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The quantizer kernels. They read f32, f16 or bf16 and write 8-bit values with their scales, or
 // 16-bit values without scales.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads rows into registers, smooths and rotates them. lanes(config) neighbouring lanes share a
 // row, eight columns each.
 #pragma once

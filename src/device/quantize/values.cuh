@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transposes V and permutes its keys (config/v_layout.h), for Hopper's 8-bit kernels. The input is
 // 16-bit or 32-bit V, which is quantized, or V that the caller has quantized.
 //

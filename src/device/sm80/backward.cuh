@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention on mma.sync, for Ampere, Ada and later chips. With s = q k^T:
 //
 //   p  = exp2(s * scale_log2 - lse_log2)      lse_log2 and delta: device/backward/row_stats.cuh

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stores the gradients of a CTA's owned rows.
 #pragma once
 

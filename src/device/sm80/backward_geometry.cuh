@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes, register state and shared-memory tiles of the sm80 backward kernels.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The weights of a block whose scores have modifiers: from s = q k^T, with x = scale * s in log2
 // units,
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The matrix products of one step of the backward pass, and the weights between them.
 //
 //   s  = own[0] streamed[0]^T     scores: Q K^T (dq), or K Q^T, its transpose (dkv)

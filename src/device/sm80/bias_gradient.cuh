@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradient of a bias on mma.sync: dS, summed over the sequences and heads that share an entry.
 //
 // A CTA owns block_m queries by block_n keys of one entry of the bias, in rows and columns of the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The epilogue: combines partial results of warps, adds the sink, normalises and stores O, writes
 // LSE, and clears padding rows.
 #pragma once

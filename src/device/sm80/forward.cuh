@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention on mma.sync: o = softmax(scale * q k^T) v, for Ampere, Ada and later chips.
 //
 // A CTA owns block_m query rows of one head, and all columns of O, or half of them if there are

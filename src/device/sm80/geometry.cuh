@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes and register state of the sm80 forward kernel, derived from its configuration.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modifiers of the score registers of one warp, between Q K^T and the mask: softcap, bias, ALiBi,
 // mask tensor and the bits of a block mask, each if the configuration has it and the call gives it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operands of mma.sync for each element type: fragments of Q, K, P and V, and the product that uses
 // them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two matrix products of one block: s = q k^T, and o += p v.
 //
 // Both read fragments of one operand from shared memory, up to a step ahead of the mma that uses

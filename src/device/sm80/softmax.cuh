@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mask, scales and online softmax on the score registers of one warp.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels whose V has more columns than a tile: each head of Q has several heads of tiles
 // (tile_heads of Sm90ForwardParams), one for each tile of columns. In other kernels nothing is left
 // of these functions.

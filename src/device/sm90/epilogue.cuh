@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The epilogue of a tile: divides O by the row sums, stores it, and writes LSE and amax.
 //
 //   row             O                LSE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward attention on Hopper: O = softmax(scale * Q K^T) V, with wgmma and TMA.
 //
 // A work tile is 64 query rows for each consumer warpgroup, all of one head. CTAs are persistent:
@@ -19,7 +20,7 @@
 //   k_scales        8-bit with KScales::block or row: floats, for each stage
 //   v_scales        8-bit: head_dim floats for each warpgroup
 //   tile_slots      work tiles, from the producer to the consumers
-//   listed          block masks: first key and bits of the block in each stage   kListedBytes each
+//   listed          block masks: first keys and bits of the blocks in each stage  listed_bytes each
 //
 // clang-format off
 //   barrier       arrives                       waits                  becomes true
@@ -66,6 +67,7 @@ struct Consumer {
   using Rows = typename N::Rows;
   using Slots = WorkTileSlots<G>;
   using Modifier = ScoreModifier<G>;
+  using Listed = ListedBlocks<G>;
   static constexpr Sm90ForwardConfig C = G::C;
 
   // How far the warpgroup is in its tile. The tile's blocks are those that any of its warpgroups
@@ -84,8 +86,8 @@ struct Consumer {
   u32 tile_number = 0;  // counts the CTA's tiles
   TileProgress progress{};
   bool new_tile = false;
-  u32 score_phase = 0;  // of the next score tiles
-  ListedKeys listed{};  // with a block mask: those of the current block
+  u32 score_phase = 0;             // of the next score tiles
+  typename Listed::Keys listed{};  // with a block mask: those of the current block
 
   OCTAVO_DEVICE Consumer(const Sm90ForwardParams& params, const ThreadCoord& t)
       : p(params), thread(t) {}
@@ -164,10 +166,7 @@ struct Consumer {
   }
   // Releases K of an own block, and Q after the tile's last one.
   OCTAVO_DEVICE void release_k() {
-    if (has_block_mask(C)) {
-      listed = ListedBlocks<G>::read(k.stage());
-      progress.n = listed.key;
-    }
+    if (has_block_mask(C)) progress.n = (listed = Listed::read(k.stage())).key[0];
     // Lane 0 arrives for the warp: no lane may still be reading the scales or the listed block.
     if (scaled_keys(C) > 0 || has_block_mask(C)) ptx::warp_sync();
     release_k_stage();
@@ -239,6 +238,7 @@ struct Consumer {
   OCTAVO_DEVICE i32 key() const { return progress.n; }
   OCTAVO_DEVICE RowTile rows() const { return row_tile(tile_number); }
   OCTAVO_DEVICE bool hides_keys() const {
+    if (has_block_mask(C)) return Listed::hides_keys(listed, progress);
     return needs_mask(progress.n, C.block_n, progress.full_begin, progress.full_end);
   }
   OCTAVO_DEVICE void modify(typename N::Scores& scores) {
@@ -247,9 +247,7 @@ struct Consumer {
       Modifier::apply(N::accumulator(scores), p, progress.n, [&] { return rows(); });
       if (has_tiles) release_score_tiles();
     }
-    if (has_block_mask(C) && listed.bits >= 0)
-      ListedBlocks<G>::hide_unset(N::accumulator(scores), G::block_mask(p), rows(), listed.key,
-                                  listed.bits);
+    if (has_block_mask(C) && hides_keys()) Listed::template hide<N>(scores, p, rows(), listed);
   }
 
   // The tile is passed as a function, so numerics without scales never read it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wgmma descriptors of the two products, S = Q K^T and O += P V, and the loop over the steps of
 // Q K^T. Callers fence before it, commit and wait after it.
 #pragma once

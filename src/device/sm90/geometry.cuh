@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes, shared-memory addresses, barriers and thread coordinates of the Hopper forward kernel,
 // derived from its configuration.
 #pragma once
@@ -24,8 +25,8 @@ struct Geometry {
                 "Q and K are 16-bit, FP8 or INT8");
   static_assert(is_8bit_qk(C) || C.v_element == C.element,
                 "V has another type than Q and K only if those are 8-bit");
-  static_assert(!is_8bit_qk(C) || (!any(C.modifiers) && C.head_dim_v == 0),
-                "modifiers, padding and other columns of V need 16-bit Q and K");
+  static_assert(!is_8bit_qk(C) || (!has_other_modifiers(C) && C.head_dim_v == 0),
+                "other modifiers, padding and other columns of V need 16-bit Q and K");
   static_assert(C.head_dim % qk_panels(C).columns == 0 && C.head_dim <= 512,
                 "a row is a whole number of panels");
   static_assert(v_columns(C) % v_panels(C).columns == 0 && v_columns(C) <= kMaxTileColumns,
@@ -119,7 +120,7 @@ struct Geometry {
   }
   static OCTAVO_DEVICE u32 k_tile(u32 stage) { return smem(S.k) + stage * S.k_stage; }
   static OCTAVO_DEVICE u32 v_tile(u32 stage) { return smem(S.v) + stage * S.v_stage; }
-  static OCTAVO_DEVICE u32 listed(u32 stage) { return smem(S.listed) + stage * kListedBytes; }
+  static OCTAVO_DEVICE u32 listed(u32 stage) { return smem(S.listed) + stage * listed_bytes(C); }
   static OCTAVO_DEVICE u32 k_scales(u32 stage) {
     return smem(S.k_scales) + stage * S.k_scales_stage;
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The units of scores and ref_max in rows with a huge bias. Only kernels with a bias have this
 // code.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // K of more than 256 columns, in slices of 128 columns: how the producer loads them, and the main
 // loop of a consumer warpgroup. Shared memory has no room for another block of K, so each slice has
 // a full and an empty barrier of its own, and the next block arrives slice by slice, while the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TMA loads of rows, and stores of constants into shared memory, by the producer warp and by the
 // split-KV kernel.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main loop of one consumer warpgroup over blocks of keys, once for each schedule. The
 // persistent and the split-KV kernel run these loops, with any numerics.
 //
@@ -75,7 +76,7 @@ struct Mainloop {
     if (N::kMergesSignAndMask && !hides && !p.negate) return;
     if (p.negate) N::negate(scores);
     blocks.modify(scores);
-    if (!N::kMergesSignAndMask && !hides) return;
+    if (has_block_mask(C) || (!N::kMergesSignAndMask && !hides)) return;  // modify() hides listed
     N::apply_mask(scores, p, blocks.rows(), blocks.key());
   }
   // Waits for V after the softmax. The wait also ends a basic block, which keeps the compiler from

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens to a block of scores between Q K^T and the softmax: softcap, bias, ALiBi and the
 // mask tensor, and to a row sum at the end of a tile: the sink. The configuration says which of
 // them a kernel can apply; a null pointer, or a softcap of 0, skips one for the whole launch.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // O in the type of the output: how values are packed, and stores from registers. A thread holds two
 // of every eight columns, in two rows; lanes exchange words so that each stores 16 bytes (8 in
 // 8-bit) of one row.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launch parameters of the Hopper forward kernel. Names shared with ForwardParams mean the same;
 // tensors are tensor maps here.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A position in a ring of pipeline stages.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The producer warp: loads Q once for each tile, and K and V block by block as stages become empty.
 #pragma once
 
@@ -19,6 +20,7 @@ struct Producer {
   using KvState = typename G::KvState;
   using Slots = WorkTileSlots<G>;
   using Listed = ListedBlocks<G>;
+  using ListedKeys = typename Listed::Keys;
   static constexpr Sm90ForwardConfig C = G::C;
 
   // One lane loads, and its load may complete the barrier's next phase, so all lanes must have seen
@@ -50,9 +52,12 @@ struct Producer {
     }
   }
 
-  // The first key of the tile's visit-th block, or of a listed block.
+  // The first key of the tile's visit-th block, or of listed blocks; and what loads take: that key,
+  // or those of all blocks.
   static OCTAVO_DEVICE i32 key_of(const WorkTile& t, i32 visit) { return first_key<G>(t, visit); }
-  static OCTAVO_DEVICE i32 key_of(const WorkTile&, const ListedKeys& visit) { return visit.key; }
+  static OCTAVO_DEVICE i32 key_of(const WorkTile&, const ListedKeys& visit) { return visit.key[0]; }
+  static OCTAVO_DEVICE i32 keys_of(i32 /*visit*/, i32 n) { return n; }
+  static OCTAVO_DEVICE ListedKeys keys_of(const ListedKeys& visit, i32 /*n*/) { return visit; }
 
   template <class Visit>
   static OCTAVO_DEVICE void load_k(const Sm90ForwardParams& p, const WorkTile& t, Visit visit,
@@ -62,14 +67,18 @@ struct Producer {
                               p.by_heads_per_kv.quotient(head_of<C>(t)), t.batch, k, leader);
     wait_as_warp(G::k_empty(k.stage()), k.phase() ^ 1);
     const i32 n = key_of(t, visit);
+    const auto keys = keys_of(visit, n);
     if (leader) {
       Listed::publish(k.stage(), visit);
       ptx::mbarrier_arrive_expect_tx(G::k_full(k.stage()), G::S.k_stage);
-      load_rows(p.k, G::k_tile(k.stage()), G::k_full(k.stage()), C.block_n, t.span.kv_begin + n,
-                p.by_heads_per_kv.quotient(head_of<C>(t)), t.batch, qk_panels(C));
+      OCTAVO_UNROLL
+      for (int row = 0; row < C.block_n; row += loaded_keys(C))
+        load_rows(p.k, G::k_tile(k.stage()) + row * G::kRowBytes, G::k_full(k.stage()), C.block_n,
+                  t.span.kv_begin + key_at<G>(keys, row), p.by_heads_per_kv.quotient(head_of<C>(t)),
+                  t.batch, qk_panels(C));
     }
     if constexpr (scaled_keys(C) > 0) {
-      N::template load_k_scales<32>(p, t.span, t.sequence, n, p.by_heads_per_kv.quotient(t.head),
+      N::template load_k_scales<32>(p, t.span, t.sequence, keys, p.by_heads_per_kv.quotient(t.head),
                                     k.stage(), ptx::lane_index());
       ptx::spare("the scales are read only after a later load, before which the lanes synchronise");
       ptx::warp_sync();
@@ -95,7 +104,7 @@ struct Producer {
                      p.by_heads_per_kv.quotient(head_of<C>(t)), t.batch, v_panels(C),
                      first_column_of<C>(t));
       else
-        N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, n,
+        N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, keys_of(visit, n),
                   p.by_heads_per_kv.quotient(t.head), t.batch);
     }
     if (crosses_end) {
@@ -111,12 +120,31 @@ struct Producer {
     v.advance();
   }
 
+  // Brings the lists and Q of the CTA's next tile into L2, while this tile is computed.
+  static OCTAVO_DEVICE void prefetch_next_tile(const Sm90ForwardParams& p, TileScheduler tiles,
+                                               bool leader) {
+    tiles.advance(p);
+    if (!tiles.has_tile(p)) return;
+    const WorkTile t = work_tile<G>(p, tiles.index);
+    Listed::prefetch(p, t, ptx::lane_index());
+    if (!leader) return;
+    constexpr Panels kPanels = qk_panels(C);
+    OCTAVO_UNROLL
+    for (int row = 0; row < block_m(C); row += kRows) {
+      OCTAVO_UNROLL
+      for (int panel = 0; panel < kPanels.count; ++panel)
+        ptx::tma_prefetch(&p.q, {panel * kPanels.columns, t.span.q_begin + t.first_row + row,
+                                 head_of<C>(t), t.batch});
+    }
+  }
+
   // The blocks of a block mask's lists. An entry is read one block before its K is loaded.
   static OCTAVO_DEVICE void load_listed_tile(const Sm90ForwardParams& p, const WorkTile& t,
-                                             u32 count, KvState& k, KvState& v, u32& tail_phase,
-                                             bool leader) {
+                                             const TileScheduler& tiles, u32 count, KvState& k,
+                                             KvState& v, u32& tail_phase, bool leader) {
     ListedKeys visit = Listed::keys(p, t, 0), next = Listed::keys(p, t, 1);
     if (t.n_blocks > 0) load_k(p, t, visit, k, leader);
+    prefetch_next_tile(p, tiles, leader);
     publish_tile(p, t, count, leader);
     for (i32 number = 1; number < t.n_blocks; ++number) {
       const ListedKeys previous = visit;
@@ -140,7 +168,7 @@ struct Producer {
       const WorkTile t = work_tile<G>(p, tiles.index);
       if (t.n_blocks < 0) continue;
       if (has_block_mask(C)) {
-        load_listed_tile(p, t, count++, k, v, tail_phase, leader);
+        load_listed_tile(p, t, tiles, count++, k, v, tail_phase, leader);
       } else {
         if (t.n_blocks > 0) load_k(p, t, 0, k, leader);
         publish_tile(p, t, count++, leader);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tile scheduler: which work tiles a CTA computes, in which order, and how its producer warp
 // passes them to the consumers.
 //
@@ -88,7 +89,7 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   if (has_block_mask(G::C)) {
     t.blocks =
         block_row</*kOverlaps=*/true>(G::block_mask(p), t.batch, t.head, t.first_row / kBlockM);
-    if (t.n_blocks > 0) t.n_blocks = t.blocks.count() * (G::C.modifiers.block_mask / kBlockN);
+    if (t.n_blocks > 0) t.n_blocks = blocks_of_keys(G::C, t.blocks.count());
   }
   if (starts_at_diagonal(G::C)) {
     const ScoreModifierParams& m = G::modifiers(p).scores;

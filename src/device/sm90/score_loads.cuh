@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bias and mask tensors of any layout: each thread loads the elements for its own scores.
 // ScoreTiles has the same members, for tensors that TMA can load.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A consumer thread's scores of a block, for code that changes them one by one: two neighbouring
 // columns of every eight, of two rows.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tiles of a bias and of a mask tensor in shared memory: the elements for a warpgroup's 64 rows and
 // a block of keys. The other warps of the producer's warpgroup load them by TMA, as soon as the
 // consumer has read the previous block's: a load has a whole block's time. They also pack the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mask and online softmax of FP32 scores: P = 2^(scale * s - ref_max), a block of keys at a time.
 //
 // ref_max is the reference maximum of a row in log2 units. It is not the true maximum. It rises

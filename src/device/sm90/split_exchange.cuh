@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the splits of a split-KV kernel combine their results (a reduce-scatter): each split reduces
 // one range of O's columns, for which every other split sends it these columns, ref_max and row
 // sum.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The split-KV forward kernel, for grids too small to fill the chip: warpgroups, and the CTAs of a
 // cluster, divide the keys of the same query rows, and combine their results in the same launch.
 // Not for varlen batches, but for padded ones.

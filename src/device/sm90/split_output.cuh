@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The output of the split-KV kernel: the threads that reduced columns of O store them from
 // registers, and LSE.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared-memory matrix descriptors for wgmma.
 //
 // Tiles are rows of swizzled atoms: eight rows (K-major) or eight keys (MN-major) of 128, 64 or 32

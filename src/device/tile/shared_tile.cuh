@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tile of rows in shared memory, swizzled so that ldmatrix and 16-byte accesses have no bank
 // conflicts, whatever the row length.
 //

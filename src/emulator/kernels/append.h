@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels that append to a KV cache, compiled for the emulator.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decode kernels compiled for the emulator.
 #pragma once
 

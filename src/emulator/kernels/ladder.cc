@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "emulator/kernels/ladder.h"
 
 #include "device/ladder/async_copies.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The quantizers compiled for the emulator.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sm80 backward kernels compiled for the emulator.
 #pragma once
 

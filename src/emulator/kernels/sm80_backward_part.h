@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instantiates every OCTAVO_PARTS-th kernel of the table.
 #pragma once
 

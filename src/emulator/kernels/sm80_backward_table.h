@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configurations of the sm80 backward kernels that the emulator instantiates.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configurations of the sm80 forward kernels that the emulator instantiates, and the part that
 // instantiates each.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "emulator/kernels/sm90_forward.h"
 
 #include "emulator/kernels/sm90_forward_table.h"

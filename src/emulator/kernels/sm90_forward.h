@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Hopper forward kernels compiled for the emulator.
 #pragma once
 

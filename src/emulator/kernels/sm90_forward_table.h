@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configurations of the Hopper forward kernels that the emulator instantiates, and the part
 // that instantiates each.
 #pragma once
@@ -301,6 +302,36 @@ constexpr void for_each_modified_sm90_config(const Take& take) {
   }
 }
 
+// 8-bit: pairs of blocks of 64 with FP16 scores and with a scale for each key; INT8 with blocks of
+// 128 and with parts of them, with and without exact sums; and 16-bit V.
+template <class Take>
+constexpr void for_each_8bit_block_mask(const Take& take) {
+  Sm90ForwardConfig c{.element = Element::e4m3, .v_element = Element::e4m3, .warpgroups = 1};
+  c.schedule = Schedule::pv_first_queued;
+  c.min_ctas = 2;
+  c.pv_columns = 64;
+  c.modifiers.block_mask = 64;
+  c.scores = ScoreType::f16;
+  take(c);
+  c.sum_rounded_p = false;
+  c.scores = ScoreType::f32;
+  c.k_scales = KScales::row;
+  take(c);
+  c.element = c.v_element = Element::int8;
+  c.k_scales = KScales::block;
+  take(c);
+  c.sum_rounded_p = true;
+  c.warpgroups = 2;
+  c.min_ctas = 1;
+  c.modifiers.block_mask = 128;
+  take(c);
+  c = {.element = Element::e4m3, .v_element = Element::f16, .warpgroups = 2, .block_n = 64};
+  c.k_scales = KScales::block;
+  c.sum_rounded_p = false;
+  c.modifiers.block_mask = 128;
+  take(c);
+}
+
 // Block masks: blocks of 64 with every modifier, one warpgroup and P V first; and blocks of 128 in
 // two parts without any, Q K^T first.
 template <class Take>
@@ -325,6 +356,7 @@ constexpr void for_each_block_mask_sm90_config(const Take& take) {
   c.output.element = Element::bf16;
   c.modifiers.block_mask = 128;
   take(c);
+  for_each_8bit_block_mask(take);
 }
 
 // V with another head_dim than Q and K: 192 and 128, with three warpgroups and P V first, with and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checked memory accesses of one thread, which implement the ld and st instructions.
 #pragma once
 

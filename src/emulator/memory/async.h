@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations that a thread starts and that complete at any later time: TMA copies, bulk copies,
 // st.async, mbarrier arrivals after cp.async.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cp.async: a thread's copies from global to shared memory, in groups that complete in order.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The accesses of a launch to the global memory that it may write, to find races between threads of
 // one CTA and between CTAs.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The global memory that a kernel may access: named tensors, checked byte by byte.
 //
 // A tensor with gaps between its rows owns the rows and not the gaps: a bitmap has one bit for each

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CTA's shared memory: its bytes, and the last accesses to each of them.
 //
 // Bytes are tracked in chunks of sixteen, which most instructions move whole; a chunk that is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulator's tensor map. The real one is opaque; this one has its own layout in the same 128
 // bytes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Emulation of device/ptx/atomic.cuh: atomic operations on global memory, and flags between CTAs.
 #include "device/ptx/atomic.cuh"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Emulation of device/ptx/cluster.cuh and fence.cuh.
 #include "device/ptx/cluster.cuh"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes the wrappers of device/ptx visible outside the library, whose other symbols are hidden: the
 // kernel of a candidate of `octavo evolve` is a shared object that calls them. The compiler
 // includes this file before every other one of the emulator, as a function's first declaration

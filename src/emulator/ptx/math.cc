@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Emulation of device/ptx/math.cuh and f64.cuh: arithmetic of one thread.
 #include "device/ptx/math.cuh"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Emulation of device/ptx/mbarrier.cuh.
 #include "device/ptx/mbarrier.cuh"
 

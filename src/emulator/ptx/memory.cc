@@ -1,9 +1,12 @@
-// Emulation of device/ptx/memory.cuh, stmatrix.cuh and f64.cuh: loads, stores, matrices, cp.async.
+// SPDX-License-Identifier: Apache-2.0
+// Emulation of device/ptx/memory.cuh, prefetch.cuh, stmatrix.cuh and f64.cuh: loads, stores,
+// matrices, cp.async.
 #include "device/ptx/memory.cuh"
 
 #include <cstring>
 
 #include "device/ptx/f64.cuh"
+#include "device/ptx/prefetch.cuh"
 #include "device/ptx/stmatrix.cuh"
 #include "emulator/memory/access.h"
 
@@ -234,6 +237,7 @@ u8 load_coherent_b8(const void* p, Site site) {
 i32 load_coherent_i32(const i32* p, Site site) {
   return loaded_global<i32>("ld.global.b32", p, GlobalUse::read, site);
 }
+void prefetch_l2(const void* /*p*/, Site /*site*/) {}
 float load_written_f32(const float* p, Site site) {
   return loaded_global<float>("ld.relaxed.gpu.global.f32", p, GlobalUse::strong_read, site);
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Emulation of device/ptx/mma.cuh: mma.sync on fragments.
 #include "device/ptx/mma.cuh"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Emulation of device/ptx/rounded.cuh and vector_memory.cuh. The build does not contract to FMA.
 #include "device/ptx/rounded.cuh"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "emulator/ptx/tensor_cores.h"
 
 #include <algorithm>

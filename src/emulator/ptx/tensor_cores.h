@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arithmetic of the tensor cores, bit-exact.
 //
 // Floating point: products are exact. The terms of a group and the accumulator are aligned to the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Emulation of device/ptx/thread.cuh, term.cuh and f64.cuh: thread indices, barriers, shuffles,
 // votes.
 #include "device/ptx/thread.cuh"

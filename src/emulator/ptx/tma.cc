@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Emulation of device/ptx/tma.cuh: tiled and plain bulk copies.
 #include "device/ptx/tma.cuh"
 

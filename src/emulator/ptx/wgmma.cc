@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Emulation of device/ptx/wgmma.cuh and warpgroup.cuh.
 #include "device/ptx/wgmma.cuh"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conformance: compares results of instructions in the emulator with results recorded on a GPU, the
 // golden vectors.
 //

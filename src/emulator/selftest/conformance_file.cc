@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads and writes the file of golden vectors.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selftest kernels for mbarriers, TMA, bulk copies and the async proxy. In each, `right` adds the
 // one thing that the faulty form lacks.
 #include "device/ptx/warpgroup.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selftest kernels that do not need Hopper. In each, `right` adds the one thing that the faulty
 // form lacks.
 #include "device/ptx/warpgroup.cuh"

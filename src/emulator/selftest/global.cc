@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selftest kernels for global memory: races inside a CTA and between CTAs, flags, bulk reductions.
 // In each, `right` adds the one thing that the faulty form lacks.
 #include "device/ptx/atomic.cuh"

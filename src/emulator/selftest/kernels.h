@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the selftest kernels: the shared-memory layout, an mbarrier, a box.
 #pragma once
 

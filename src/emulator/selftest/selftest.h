@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulator's own test: for each kind of hazard, kernels with one thing missing, which must be
 // reported, and correct twins, which must not be.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selftest kernels for wgmma, clusters and setmaxnreg. In each, `right` adds the one thing that the
 // faulty form lacks.
 #include "device/ptx/cluster.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs each precision mode on each distribution, compares the result with fp64 attention on the
 // original and on the quantized inputs, and times the mode on a GPU.
 #include "octavo/accuracy.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plots time against error as SVG: one panel for each distribution and size, time on the x axis,
 // relative error on the y axis, both logarithmic, and one point for each precision mode.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times the library and, in the same run, the three-loop baseline and the machine's fp32 FMA peak.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors of a result relative to fp64, and the named sizes.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "evidence/bench/host_cost.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reports as JSON. Numbers that are not finite, and values that were not measured, are null.
 #include <cmath>
 #include <nlohmann/json.hpp>

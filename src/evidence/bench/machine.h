@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names the machine on which measurements were made.
 #pragma once
 

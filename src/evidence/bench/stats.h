@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics of samples: quantiles, and a confidence interval for a ratio of medians.
 #pragma once
 

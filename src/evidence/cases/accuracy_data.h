@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The distributions of `octavo accuracy`.
 #pragma once
 

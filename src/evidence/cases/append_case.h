@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cases of the kernel that appends to a KV cache.
 #pragma once
 

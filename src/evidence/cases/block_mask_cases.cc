@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "evidence/cases/block_mask_cases.h"
 
 #include <algorithm>
@@ -22,6 +23,21 @@ void set_format(Case& c, Draw& draw) {
   c.out = is_8bit(c.input) ? DType::f16 : c.input;
   if (c.input == DType::f16 && draw.one_in(6))
     c.options.precision = draw.of(std::array{Precision::fp8, Precision::int8, Precision::sim8});
+  if (!is_8bit(c.input)) return;
+  c.qk_scales = draw.of(std::array{Granularity::head, Granularity::row, Granularity::block});
+  c.v_scales = draw.of(std::array{Granularity::head, Granularity::channel});
+}
+
+// Half of the 8-bit cases have no modifiers, as Hopper's 8-bit kernels do.
+void keep_to_masks(Case& c, Draw& draw) {
+  if ((!is_8bit(c.input) && c.options.precision == Precision::native) || draw.one_in(2)) return;
+  c.options.softcap = 0;
+  c.bias.reset();
+  c.mask = c.alibi = c.sinks = false;
+  if (c.options.precision == Precision::native) return;
+  c.options.precision =
+      draw.of(std::array{Precision::fp8, Precision::fp8_fast, Precision::fp8_mixed, Precision::int8,
+                         Precision::int8_mixed});
 }
 
 void set_changes(Case& c, Draw& draw) {
@@ -90,6 +106,7 @@ Case random_block_mask_case(std::uint64_t seed) {
   c.layout = draw.of(std::array{Layout::bhsd, Layout::bshd, Layout::gaps});
   set_format(c, draw);
   set_changes(c, draw);
+  keep_to_masks(c, draw);
   if (draw.one_in(6)) c.scale = 0.03125F * static_cast<float>(draw.between(-4, 12));
   c.lse = !draw.one_in(4);
   const bool in_16_bits = size_bytes(c.input) == 2 && c.options.precision == Precision::native;

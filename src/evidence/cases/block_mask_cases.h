@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cases with a block mask: the suite `block_mask`, and the lists and bits of a case.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds cases from axis values, and suites from cases.
 #include "evidence/cases/cases.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The case table: one list of attention problems for the tests, the check and the bench.
 //
 // A case is a value: everything about it, including its random inputs, follows from its fields, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cases with a paged KV cache: few queries of each sequence attend to many keys.
 #pragma once
 

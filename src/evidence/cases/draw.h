@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The random numbers from which a case is built.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulated kernels, each with problems made for it. Mutants and measures run on these.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory layout and the values of a case.
 #include "evidence/cases/inputs.h"
 

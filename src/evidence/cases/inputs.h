@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a case: inputs, scales and outputs in its layout. Every unused element is NaN, and
 // outputs have guards around them.
 #pragma once

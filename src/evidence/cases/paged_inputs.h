@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The paged cache of a case: its pages, their scales and the page table, from dense K and V.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds rows that cover all pairs of axis values. With the axes of the case table about 300 rows
 // replace 214,272 combinations.
 #include <algorithm>

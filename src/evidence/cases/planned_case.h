@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One case of bench and counters: its inputs, its plan, and their memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "evidence/cases/quantized_call.h"
 
 #include "attention/operand.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantizes the wide operands of a call in advance, as its precision would inside the call.
 #pragma once
 

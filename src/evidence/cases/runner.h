@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a case: with the library on a device, or with a test's substitute.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The counters, the chip's metrics for them, and the passes that count them. Needs no GPU.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs cases and reads the hardware counters of their kernels with CUPTI.
 #include "octavo/counters.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUPTI, opened at run time: looks up a chip's metrics by name, and gets their values for kernels.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The few types of CUPTI that Octavo uses, declared here so that neither the build nor a user needs
 // its headers. tests/evidence compares them with those headers if they are installed.
 //

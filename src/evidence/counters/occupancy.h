@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Theoretical occupancy of a kernel, from the resources of a block.
 #pragma once
 

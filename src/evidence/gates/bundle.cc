@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks a bundle against its manifest, and the manifest's kernels against those of this library.
 //
 // manifest.yaml is the YAML that repro.sh writes: "key: value" with JSON's scalars, and the lists

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verifies a bundle against given kernels, so that tests can supply other ones.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the files of a bundle from a folder or a tar archive, and writes them.
 //
 // Archives are parsed here and not unpacked by tar, which would create links, devices and files of

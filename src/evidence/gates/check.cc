@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs cases, judges them, and keeps the worst result of each precision and input format.
 #include "evidence/gates/check.h"
 

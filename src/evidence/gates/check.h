@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The check, with a replaceable library and oracle, so that tests can substitute faulty ones.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the gates in their order, on the library itself.
 #include "evidence/gates/gate.h"
 

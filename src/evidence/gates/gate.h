@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gates, with a replaceable library, kernels and clock, so that tests can substitute faulty
 // ones.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compile gate: properties of a kernel's code, read from the cubin.
 #include <fmt/format.h>
 

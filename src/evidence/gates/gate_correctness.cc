@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The correctness gate: the case tables with several seeds, every length of the last key block,
 // problems of all sizes that are drawn anew for every run, and inputs that change under the same
 // pointers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The counters gate: compares a profiler's counts, from a file or a new run, with the thresholds.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report of the gates as JSON (docs/json.md).
 #include <nlohmann/json.hpp>
 

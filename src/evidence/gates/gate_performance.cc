@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The performance gate: compares this run with a recorded one, shape by shape.
 //
 // Every shape is timed twice: all shapes once, then all of them again. The difference between the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `check` does only on a GPU: it chooses cases that the device serves, compiles their kernels
 // in parallel before the first case, and runs the oracle on the GPU.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the mutants and the measures of emulated kernels, on the cases that are made for them.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thresholds file, and the comparison of a value with a threshold.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks the ladder's kernels and times them in turn with the library's own.
 #include "octavo/ladder.hpp"
 

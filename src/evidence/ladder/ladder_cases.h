@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ladder's kernels as the checks run them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of error bounds and the rule that scales it. Measured numbers say where they come from.
 #include "evidence/oracle/bounds.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of error bounds, and the rule that scales it to a case.
 //
 // Rounding an operand adds noise to it. Its effect on the output follows from the formula of

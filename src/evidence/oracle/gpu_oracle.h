@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The oracle on a GPU, and its comparison with the oracle on the CPU.
 #pragma once
 

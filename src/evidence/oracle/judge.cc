@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checks that judge a result. Each rejects a plausible fault; tests/evidence plants these
 // faults.
 #include "evidence/oracle/judge.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Judges the result of a case: makes every check, and compares each value with its bound.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computes the truth of a case: fp64 attention on the inputs, and on the inputs as the mode
 // quantizes them.
 #include "evidence/oracle/oracle.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The results of the fp64 oracle for the judged rows of a case.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention in three loops: over the rows, over the keys for the scores, and over the keys for the
 // sum.
 #include "evidence/oracle/three_loop.h"

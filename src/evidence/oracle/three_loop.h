@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The baseline of `octavo bench`: plain attention without tiles, intrinsics or special compiler
 // flags.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compile gate: NVRTC takes the sources, the machine code spills nothing, and has the tensor
 // core instructions of the kernel that the task starts from, and no other kind. Needs no GPU.
 #include <fmt/format.h>

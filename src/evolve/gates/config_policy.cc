@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which configurations may replace which: the same formats, and no coarser numerics.
 #include <fmt/format.h>
 

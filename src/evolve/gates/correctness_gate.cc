@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The correctness gate: the shapes of the task, the edges of the kernel's tiles, and problems drawn
 // after the candidate was written; on the GPU if the task has one, else small ones in the emulator.
 #include <fmt/format.h>

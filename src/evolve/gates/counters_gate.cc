@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The counters gate: proof of work. A kernel that computes attention over all visible keys has done
 // the products, in the format that it declares; one that is fast because it does less has not. In
 // the emulator the products are counted exactly; on a GPU the hardware's counters are compared with

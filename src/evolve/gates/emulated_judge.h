@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs checks of a candidate in the emulator: the kernel is built if the library does not have it,
 // and it runs in a child that may do nothing else.
 #pragma once

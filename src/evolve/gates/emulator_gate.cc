@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulator gate: the candidate's own sources on the CPU, with every hazard that the emulator
 // finds and every result held against fp64, under three schedules. Needs no GPU.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A candidate in a file, for a program that runs it under a tool: `octavo evolve examine FILE`.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Children that run a candidate on the GPU, with the library's own code over the candidate's
 // sources.
 #pragma once

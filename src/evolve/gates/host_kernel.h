@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel of a candidate for the emulator: one that is compiled in, or its sources compiled by
 // the host's compiler into a shared object, which calls the instructions that the library emulates.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels that candidates can be: their families, and a candidate's configuration as a value.
 #pragma once
 

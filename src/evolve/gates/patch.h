@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unified diffs over the embedded device sources, as generators write them.
 //
 // A diff is applied exactly: every line of context must be there, character by character. A hunk

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a candidate may change. The rules are the first gate: they cost nothing, and name what they
 // refuse. They are not what makes a result right. A text rule can be written around, and the gates
 // after it judge what the kernel computes; docs/evolve.md says which gate stops what.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first gate: what a candidate may change (policy.h).
 #include "evolve/gates/policy.h"
 #include "evolve/gates/standard_gates.h"

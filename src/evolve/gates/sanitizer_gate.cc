@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sanitizer gate: the candidate's checks on the GPU once more, under compute-sanitizer. It runs
 // `octavo evolve examine` with the candidate in a file.
 #include <fmt/format.h>

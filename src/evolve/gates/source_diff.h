@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a patch adds to and removes from the code of the sources, by tokens.
 //
 // Rules compare counts over all changed sources instead of looking at the diff's lines, so that

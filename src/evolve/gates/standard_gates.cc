@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "evolve/gates/standard_gates.h"
 
 namespace octavo::evolve {

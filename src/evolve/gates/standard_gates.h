@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gates before and after the measurement: policy, compile, emulator, correctness, sanitizer,
 // and counters. docs/evolve.md says what each looks at, and what it cannot see.
 #pragma once

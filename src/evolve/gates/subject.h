@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the gates share: a candidate as values, limits of its children, and how an end of a child
 // becomes a verdict.
 #pragma once

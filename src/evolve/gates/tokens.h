@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tokens of device sources, for rules about what a patch adds and removes. Comments and the
 // contents of literals are not code, whatever they say.
 #pragma once

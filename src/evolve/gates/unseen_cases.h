@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Problems that nobody has seen before: they are drawn from a seed that is chosen after the
 // candidate was written.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs what may go wrong in a child process: a candidate's compilation, its kernel, a generator.
 // Whatever the child does, the caller gets a verdict and a sentence.
 //

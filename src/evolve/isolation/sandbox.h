@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a child process gives up before it runs anything: see isolate.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sm80 backward pass on the host: which problems it serves, the choice of its configurations,
 // parameters, loading and launches.
 //

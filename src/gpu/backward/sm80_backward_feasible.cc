@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks configurations of the sm80 backward kernels, with one error message for each rule. The
 // rules about shapes repeat the static_asserts of device/sm80, so that no compiler has to be
 // started.

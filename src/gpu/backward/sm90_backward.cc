@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/backward/sm90_backward.h"
 
 #include <fmt/format.h>

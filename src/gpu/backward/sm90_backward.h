@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Hopper backward pass on the host: which problems it serves, its configuration, parameters,
 // loading and launches.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host code of the kernel that appends to a KV cache: its configuration, loading and launch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host code of the decode kernel: which problems it supports, the choice of its configuration, its
 // parameters, loading and launch.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Samples a GPU's clock, power and throttle reasons during a measurement with NVML, which is opened
 // at run time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The primary context of a GPU, which is retained once and made current for the calls that need it,
 // and streams in it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opens libcuda and queries its GPUs.
 #include "gpu/driver/driver.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA driver, opened at run time so that the library loads on a machine without it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The few types of the CUDA driver interface that Octavo uses, declared here so that neither the
 // build nor a user needs the toolkit. tests/gpu compares them with cuda.h if it is installed.
 #pragma once

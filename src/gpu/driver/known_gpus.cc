@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPUs by name, so that the choice of a kernel can be explained where none is present.
 #include <fmt/format.h>
 

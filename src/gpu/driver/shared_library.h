@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opens libraries at run time and looks up their functions.
 #pragma once
 

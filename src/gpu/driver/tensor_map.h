@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TMA tensor maps, encoded by the driver.
 #pragma once
 

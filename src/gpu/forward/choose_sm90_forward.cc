@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -193,12 +194,43 @@ Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   return c;
 }
 
+// Stages of a kernel with a block mask: as many as shared memory holds, at most 4.
+int block_mask_stages(Sm90ForwardConfig c) {
+  // An SM has 228 KB, of which each CTA takes 1 KB more than it asks for.
+  constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024, kMostStages = 4;
+  for (c.stages = kMostStages; c.stages > 0; --c.stages)
+    if (c.min_ctas * (sm90::smem_bytes(c) + kReservedBytes) <= kSmBytes) break;
+  return c.stages;
+}
+
+// The keys and the order of the products of an 8-bit kernel with a block mask: the first for
+// which there are registers and two stages; one that held more than 232 registers spilled. Wide
+// slices of P V leave few waits, and as in the dense kernels Q K^T is queued behind the last one.
+// Of blocks of 64, two are one block of keys.
+void set_8bit_products(Sm90ForwardConfig& c) {
+  constexpr int kWidest = 128, kNarrow = 64, kMostHeld = 232;
+  for (const int narrowest : {std::min(kNarrow, c.head_dim), 16})
+    for (const int keys : {128, 64, 32})
+      for (int columns = std::min(kWidest, c.head_dim); columns >= narrowest; columns -= 16)
+        for (const Schedule schedule : {Schedule::pv_first_queued, Schedule::pv_first}) {
+          c.block_n = keys;
+          c.pv_columns = columns;
+          c.schedule = schedule;
+          if (c.head_dim % columns == 0 && block_mask_stages(c) > 1 &&
+              sm90::registers_held(c) <= std::min(sm90::register_budget(c), kMostHeld))
+            return;
+        }
+}
+
 // The configuration for a block mask, whose tiles are its blocks: 64 keys at once where the
 // registers for O leave no room for 128; for blocks of 64 rows, as many CTAs on an SM as its
 // registers and shared memory hold. No search has timed these kernels.
-Sm90ForwardConfig block_mask_config(const Problem& p) {
+Sm90ForwardConfig block_mask_config(const Problem& p, ScoreType scores) {
   Sm90ForwardConfig c;
-  c.element = c.v_element = element_of(p.q);
+  c.element = element_of(p.q);
+  c.v_element = element_of(p.v);
+  c.k_scales = k_scales_of(p);
+  c.scores = scores;
   c.head_dim = tile_columns(p, c.scores, p.head_dim);
   const int columns_v = tile_columns(p, c.scores, p.head_dim_v);
   c.head_dim_v = columns_v == c.head_dim ? 0 : columns_v;
@@ -206,22 +238,18 @@ Sm90ForwardConfig block_mask_config(const Problem& p) {
   const bool small = p.block_mask == 64;
   c.warpgroups = small ? 1 : 2;
   // With two CTAs a thread has at most 128 registers at launch, which O of 256 columns fills alone.
-  c.min_ctas = !small || columns > 192 ? 1 : columns <= 64 ? 3 : 2;
-  c.block_n = columns <= 128 ? static_cast<int>(p.block_mask) : small ? 32 : 64;
-  c.sum_rounded_p = false;
+  // With three it is 80, and a consumer has 120: enough for 16-bit kernels and for FP16 scores.
+  const bool three = columns <= 64 && (!sm90::is_8bit_qk(c) || sm90::has_f16_scores(c));
+  c.min_ctas = !small || columns > 192 ? 1 : three ? 3 : 2;
+  const int narrow = small && !sm90::is_8bit_qk(c) ? 32 : 64;
+  c.block_n = columns <= 128 ? static_cast<int>(p.block_mask) : narrow;
   c.output = {.element = element_of(p.out), .amax = p.out_amax};
   c.modifiers = modifiers_of(p);
   if (p.bias) c.modifiers.bias_element = element_of(*p.bias);
-  // An SM has 228 KB, of which each CTA takes 1 KB more than it asks for.
-  constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024;
-  constexpr int kMostStages = 4;
-  const auto fits = [&c](int stages) {
-    Sm90ForwardConfig with = c;
-    with.stages = stages;
-    return c.min_ctas * (sm90::smem_bytes(with) + kReservedBytes) <= kSmBytes;
-  };
-  c.stages = kMostStages;
-  while (c.stages > 1 && !fits(c.stages)) --c.stages;
+  // 16-bit kernels have no room for columns of ones beside three stages.
+  c.sum_rounded_p = sm90::is_8bit_pv(c) && !p.lse;
+  if (sm90::is_8bit_pv(c)) set_8bit_products(c);
+  c.stages = std::max(block_mask_stages(c), 1);
   return c;
 }
 
@@ -277,8 +305,11 @@ bool sm90_forward_supports(const Resolved& resolved, const GpuInfo& gpu) {
   const bool in_16_bits = as_given && (p.q == DType::f16 || p.q == DType::bf16);
   const bool v_fits =
       p.v == p.q || p.v == DType::f16 || p.v == DType::bf16 || (is_fp8(p.q) && is_fp8(p.v));
-  const bool in_8_bits =
-      is_8bit(p.q) && p.q != DType::sim8 && p.k == p.q && v_fits && !changes_scores(p) && !p.padded;
+  // Of modifiers 8-bit kernels have block masks alone.
+  Problem visible = p;
+  visible.block_mask = 0;
+  const bool in_8_bits = is_8bit(p.q) && p.q != DType::sim8 && p.k == p.q && v_fits &&
+                         !changes_scores(visible) && !p.padded;
   return gpu.arch == 90 && gpu.tensor_maps && (in_16_bits || in_8_bits) && p.head_dim % 8 == 0 &&
          p.head_dim_v % 8 == 0;
 }
@@ -324,10 +355,10 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
   const ScoreType scores = scores_of(resolved);
   ChosenSm90Forward chosen;
   if (p.block_mask != 0) {
-    chosen.config = block_mask_config(p);
+    chosen.config = block_mask_config(p, scores);
     chosen.reason = fmt::format("tiles of {} rows by {} keys: blocks of the block mask",
                                 sm90::block_m(chosen.config), chosen.config.block_n);
-    chosen.early_start = p.options.overlap_launch && !p.out_amax;
+    chosen.early_start = (p.options.overlap_launch || follows_quantizers(resolved)) && !p.out_amax;
     return chosen;
   }
   if (std::max(p.head_dim, p.head_dim_v) > sm90::kMaxTileColumns) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts the API's types to the parameters that all forward kernels share: elements, lengths,
 // heads, scale, mask, modifiers of the scores, padding, and the scales and amax of an output.
 #pragma once

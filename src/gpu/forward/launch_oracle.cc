@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/forward/launch_oracle.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters and launch of the fp64 oracle kernel.
 #pragma once
 

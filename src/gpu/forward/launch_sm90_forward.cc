@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ Status set_tensor_maps(const Driver& driver, const Arguments& a, const Sm90Forwa
   // Without keys nothing is loaded. The maps of K and V must still be valid, so they describe Q.
   const bool no_keys = is_empty(a.k);
   OCTAVO_RETURN_IF_ERROR(
-      encode_again(driver, row_boxes(no_keys ? a.q : a.k, c.block_n, columns), p.k));
+      encode_again(driver, row_boxes(no_keys ? a.q : a.k, sm90::loaded_keys(c), columns), p.k));
   const ConstTensor& v = no_keys ? a.q : a.v;
   OCTAVO_RETURN_IF_ERROR(encode_again(driver,
                                       sm90::is_8bit_pv(c)

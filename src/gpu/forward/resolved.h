@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a problem becomes on a GPU: decided once, when a plan is made or when the shapes of a run
 // change, and passed down. Nothing below recomputes it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One error message for each rule. The rules about shapes repeat the static_asserts of device/sm80
 // before a compiler is started.
 #include <fmt/format.h>

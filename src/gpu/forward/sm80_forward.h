@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sm80 forward kernel on the host: which problems it serves, the choice of its configuration,
 // its parameters, loading and launch.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One error message for each rule. The rules about shapes repeat the static_asserts of device/sm90
 // before a compiler is started.
 #include <fmt/format.h>
@@ -154,15 +155,14 @@ Status check_block_mask(const Sm90ForwardConfig& c) {
   if (size == 0) return {};
   if (size != 64 && size != 128)
     return wrong_field("modifiers.block_mask", size, "64, 128, 0 for none");
-  if (sm90::is_8bit_qk(c) || c.modifiers.padded || c.modifiers.score_tiles || sm90::is_split_kv(c))
-    return wrong_field("modifiers.block_mask", size,
-                       "0 with 8-bit Q and K, padded, score_tiles or row_groups");
+  if (c.modifiers.padded || c.modifiers.score_tiles || sm90::is_split_kv(c))
+    return wrong_field("modifiers.block_mask", size, "0 with padded, score_tiles or row_groups");
   if (sm90::block_m(c) != size)
     return wrong_field("warpgroups", c.warpgroups,
                        fmt::format("{} with blocks of {} rows", size / sm90::kRows, size));
   if (c.block_n != 32 && c.block_n != 64 && c.block_n != 128)
     return wrong_field("block_n", c.block_n, "32, 64, 128 with a block mask");
-  if (size % c.block_n != 0)
+  if (size % c.block_n != 0 && !sm90::is_8bit_pv(c))
     return wrong_field("block_n", c.block_n, fmt::format("divisors of {}, a block of keys", size));
   return {};
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Hopper forward kernel on the host: which problems it serves, the choice of its configuration,
 // its parameters, loading, launch and repeated launch.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/forward/tile_order.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which persistent CTAs of the Hopper forward kernel take tiles, as implemented in
 // device/sm90/scheduler.cuh. It balances the work under a mask that gives tiles different lengths,
 // and if the last tile of a head is not full.

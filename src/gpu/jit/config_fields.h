@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fields of each kernel configuration, listed once: writing, parsing and tests visit this list.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes and parses configurations by visiting their fields.
 #include "gpu/jit/config_text.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel's configuration as text. The same form is used in NVRTC's name expression, the cache
 // key, the command's --config and the log.
 #pragma once

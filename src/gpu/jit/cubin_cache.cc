@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads and writes cache entries. All files are accessed by file descriptor, so every check is made
 // on the file that is then used, and no symbolic link is followed below the root.
 #include "gpu/jit/cubin_cache.h"

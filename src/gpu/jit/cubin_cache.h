@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The on-disk cache of compiled kernels: one directory per kernel, named by its key.
 //
 //   <root>/<key>/kernel.cubin (or kernel.ptx), meta.json

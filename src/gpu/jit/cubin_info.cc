@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a cubin: a 64-bit ELF file whose .text.<kernel> sections hold 16-byte instructions and
 // whose .nv.info section holds attributes (format, attribute, size, payload). Neither is
 // documented; the values below were found by compiling kernels with known properties, and tests

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a cubin's registers, shared and local memory, and instruction counts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys, meta.json and archives of compiled kernels.
 #include "gpu/jit/kernel_archive.h"
 

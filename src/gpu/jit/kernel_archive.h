@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled kernels as bytes. An entry of the disk cache or of an archive is the image and a
 // meta.json that records its sources and detects damage to either. The archive holds the kernels
 // compiled ahead of time, as one byte array: entries, one after another.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel before it is compiled (source, configuration and architecture) and after, and the device
 // sources (src/config and src/device) embedded in the library, so that NVRTC can compile them on
 // machines without a source tree.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds kernels in memory, in the library, on disk, or compiles them.
 #include "gpu/jit/kernel_store.h"
 

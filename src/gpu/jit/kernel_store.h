@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds a compiled kernel: in memory, in the set compiled ahead of time, in the disk cache, or by
 // compiling it. Without a compiler the other sources still work.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The public view of kernels (octavo/kernels.hpp).
 #include <fmt/format.h>
 

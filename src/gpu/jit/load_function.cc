@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/jit/load_function.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads kernels onto a GPU.
 #pragma once
 

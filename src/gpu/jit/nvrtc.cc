@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opens libnvrtc and compiles one kernel instantiation from the embedded sources.
 #include "gpu/jit/nvrtc.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVRTC, the run-time compiler, opened at run time. Without it the embedded kernels still run.
 #pragma once
 

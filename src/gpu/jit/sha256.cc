@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SHA-256, written as in FIPS 180-4. It processes about 200 MB/s, so a cubin takes less than a
 // millisecond.
 #include "gpu/jit/sha256.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shipped kernels as sources to compile, from the tables in config/.
 #include "gpu/jit/shipped.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels that are compiled when the library is built.
 #pragma once
 

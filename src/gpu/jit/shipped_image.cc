@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The archive of shipped kernels, placed in the library by the assembler.
 #include <cstddef>
 

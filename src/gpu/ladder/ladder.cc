@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names, shapes and sources of the ladder's kernels: what compiling and describing one needs.
 #include "gpu/ladder/ladder.h"
 

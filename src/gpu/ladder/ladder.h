@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches the teaching kernels of the ladder (device/ladder/). They are compiled at run time; none
 // belongs to the shipped kernels, and no plan chooses them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/quantize/launch_quantize.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The grids of the quantizer kernels, their loading and launch.
 #pragma once
 

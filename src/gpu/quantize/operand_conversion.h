@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How Q, K and V are converted for a forward kernel, and the workspace layout of the results.
 #pragma once
 

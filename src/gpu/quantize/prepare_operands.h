@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prepares Q, K and V if a precision rounds them first or a kernel needs another layout: the
 // quantizer launches and their memory. These are pure functions that do not touch a GPU.
 #pragma once

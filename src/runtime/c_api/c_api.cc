@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface: reads the C structs, calls the C++ API and lets no exception escape.
 #include <algorithm>
 #include <cstring>

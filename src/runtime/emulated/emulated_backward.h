@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the backward kernels in the emulator.
 #pragma once
 

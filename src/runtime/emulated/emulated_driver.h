@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA driver whose GPU is the emulator. The host code of src/gpu encodes tensor maps and
 // launches kernels through it with the same grid, cluster and shared memory as on a GPU.
 #pragma once

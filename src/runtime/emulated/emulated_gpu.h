@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulated GPUs: the emulated driver with the kernels that are compiled into the library.
 #pragma once
 

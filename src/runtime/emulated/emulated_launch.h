@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches single kernels in the emulator, for mutants, measurements and tests.
 #pragma once
 

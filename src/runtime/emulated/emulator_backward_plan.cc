@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of the backward pass whose kernels run in the emulator.
 #include "attention/backward_arguments.h"
 #include "attention/validate.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Implements emulator_selftest() and emulator_conformance() of octavo/emulator.hpp.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replaces the emulator in a library that is built without it.
 #include "base/error.h"
 #include "octavo/emulator.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a KV cache on a device, and what changes it there.
 #pragma once
 

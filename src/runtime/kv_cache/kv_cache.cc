@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KvCache: keeps sequences and their pages on the host. The rows are on the device (cache_store.h).
 //
 // A sequence holds the pages of its rows, in order, and then the pages that reserve() took in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps track of the pages of a KV cache: which pages are free, and how many sequences use each of
 // the others.
 #pragma once

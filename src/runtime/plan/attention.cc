@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // attention(): plans are cached by problem and device, workspaces by thread and stream.
 #include "attention/mask.h"
 #include "attention/sequence.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans with precision auto, which pick the precision mode from recorded times and errors.
 #pragma once
 

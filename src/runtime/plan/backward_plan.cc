@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of the backward pass: the CPU's, the choice of the backend, and the one-call form.
 #include "runtime/plan/backward_plan.h"
 

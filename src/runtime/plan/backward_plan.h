@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface that every backend implements for a plan of the backward pass.
 //
 // run() is called for problems of every size. Without query rows it sets dk and dv to zero, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of the backward pass that run on a GPU or in the emulator.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans that run on a GPU, or on the emulated one: one plan, two drivers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes a plan for a problem, and runs it.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What plans of both passes have in common, on every backend.
 #pragma once
 

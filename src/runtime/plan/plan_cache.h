@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Caches of the one-call forms: plans by problem and device, workspaces by thread and stream.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Made by tools/precision_record.py from evidence/nvidia-h200/accuracy.json.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fake CUDA driver: enough of libcuda to test Octavo with a driver that is old, new, short of
 // memory or incomplete. Memory is the host's; kernels are loaded and never run.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fake run-time compiler with a fixed result: empty PTX, or a cubin whose one kernel has no
 // instruction.
 #include <atomic>

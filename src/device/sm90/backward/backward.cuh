@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward attention on Hopper with wgmma and TMA. From dO, with S = scale Q K^T, P = exp(S - LSE)
 // and delta = rowsum(dO * O):
 //

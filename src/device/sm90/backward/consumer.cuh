@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A consumer warpgroup of the backward kernel: 64 keys, whose dK and dV it keeps in registers.
 //
 // Scores are transposed, keys by queries, so that P^T and dS^T can be register operands of dV and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steps that both kinds of consumer warpgroups take for a block of queries: products, P, dS,
 // masks and stores. The schedules are in consumer.cuh and divided_consumer.cuh.
 #pragma once

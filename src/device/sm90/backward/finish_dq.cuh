@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scales the FP32 sums of dQ, rounds them and stores them as rows. A CTA computes one block of
 // queries. The sums are in accumulator order, so rows are assembled in shared memory.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes, shared-memory addresses and barriers of the Hopper backward kernel, derived from its
 // configuration.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launch parameters of the Hopper backward kernels.
 #pragma once
 

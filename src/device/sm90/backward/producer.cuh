@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The producer warp and the dQ writer warps of the backward kernel.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The work of one CTA of the backward kernel, and the order in which blocks of keys add to dQ.
 //
 // A CTA has block_n keys of one KV head. For every query head that shares them it visits the blocks

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numerics of FP16 and BF16: scores in FP32, P rounded to 16 bits, P V accumulated straight into O.
 //
 // This file is also the list of what a numerics policy provides. The main loop and the epilogue
@@ -9,6 +10,7 @@
 //   qk                                    S = Q K^T on the tensor cores, into accumulator(scores)
 //   finish_qk                             after the product, before K's stage is released
 //   apply_mask, negate                    the mask, and a negative softmax scale
+//   after_hiding                          after a block mask has hidden scores
 //   kMergesSignAndMask                    whether one branch skips both
 //   update_max, exp, pack_step, sum_p     the softmax
 //   kPLog2, kSumLog2                      P is scaled by 2^kPLog2, sums of that by 2^kSumLog2
@@ -39,6 +41,7 @@
 #include "device/core/score_modifiers.cuh"
 #include "device/ptx/tma.cuh"
 #include "device/ptx/wgmma_f16.cuh"
+#include "device/sm90/block_mask.cuh"
 #include "device/sm90/gemm.cuh"
 #include "device/sm90/loads.cuh"
 #include "device/sm90/numerics/unscaled_v.cuh"
@@ -143,10 +146,11 @@ struct Pv16 : RowSums<G>, UnscaledV<G> {
 
   // --- producer ---------------------------------------------------------------------------------
 
+  template <class Keys>
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, u32 to, u32 bar,
-                                   const SequenceSpan& span, i32 /*sequence*/, i32 n, i32 head,
-                                   i32 batch) {
-    load_rows(p.v, to, bar, C.block_n, span.kv_begin + n, head, batch, kPanels);
+                                   const SequenceSpan& span, i32 /*sequence*/, const Keys& n,
+                                   i32 head, i32 batch) {
+    load_rows(p.v, to, bar, C.block_n, span.kv_begin + key_at<G>(n, 0), head, batch, kPanels);
   }
   // Zeroes the keys from `first` on, which belong to the next sequence of a varlen batch or to the
   // padding: their P is 0, but 0 * NaN would be NaN.
@@ -229,6 +233,7 @@ struct Qk16 {
                                        const typename G::RowTile& tile, i32 n) {
     mask_f32<G>(scores.s, p, tile, n);
   }
+  static OCTAVO_DEVICE void after_hiding(Scores&) {}
   // With one branch for sign and mask, as in 8 bits, three warpgroups of 128 keys spill.
   static constexpr bool kMergesSignAndMask = false;
   // A negative softmax scale: everything after works with its magnitude.

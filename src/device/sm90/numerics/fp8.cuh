@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numerics of FP8 with FP32 scores: P is E4M3 and promoted. numerics/fp8_f16.cuh has FP16 scores.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numerics of FP8 with FP16 scores: half the score registers, and a softmax on pairs of keys.
 //
 // A register holds columns 2i and 2i + 1 of one row. P's exponent is fma(s, multiplier, offset) in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numerics of INT8: Q K^T and P V in integers, which add up exactly.
 //
 // P is unsigned 8-bit: P / 2^block_max in steps of 1/255, where block_max is the row's largest
@@ -183,8 +184,12 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
       }
     } else {
       mask_f32<G>(scores.s, p, tile, n);
-      find_largest(scores);  // the largest may be hidden now
+      after_hiding(scores);
     }
+  }
+  // The largest may be hidden now.
+  static OCTAVO_DEVICE void after_hiding(Scores& scores) {
+    if (!kBiased) find_largest(scores);
   }
   static OCTAVO_DEVICE void negate(Scores& scores) {
     OCTAVO_UNROLL

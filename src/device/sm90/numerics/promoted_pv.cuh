@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // P V with 8-bit P and V, promoted to FP32: the product of each block goes to a separate fragment
 // t, in slices of O's columns, and is added to O in FP32 registers. FP8 tensor cores keep about 14
 // bits of what they accumulate; O accumulated in them would lose more the longer the sequence is.
@@ -149,14 +150,15 @@ struct PromotedPv {
 
   // --- producer ---------------------------------------------------------------------------------
 
+  template <class Keys>
   static OCTAVO_DEVICE void load_v(const Sm90ForwardParams& p, u32 to, u32 bar,
-                                   const SequenceSpan& span, i32 sequence, i32 n, i32 head,
+                                   const SequenceSpan& span, i32 sequence, const Keys& n, i32 head,
                                    i32 batch) {
     const i32 begin = p.cu_seqlens_kv == nullptr ? 0 : varlen_v_begin(span.kv_begin, sequence);
     OCTAVO_UNROLL
     for (u32 chunk = 0; chunk < C.block_n / kChunkKeys; ++chunk)
       ptx::tma_load(to + chunk * kChunkBytes, &p.v, bar,
-                    {begin + n + static_cast<i32>(chunk * kChunkKeys), 0, head, batch});
+                    {begin + key_at<G>(n, static_cast<i32>(chunk * kChunkKeys)), 0, head, batch});
   }
   // Zeroes keys from `first` on in whole groups of 16: a sequence's last group is padded with
   // zeros.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scales of 8-bit Q and K, for all numerics that have them: how they get from memory to the scores.
 //
 //   scale of                        applied
@@ -9,6 +10,7 @@
 #include "device/ptx/memory.cuh"
 #include "device/ptx/wgmma_f8.cuh"
 #include "device/ptx/wgmma_s8.cuh"
+#include "device/sm90/block_mask.cuh"
 #include "device/sm90/gemm.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/loads.cuh"
@@ -35,6 +37,8 @@ struct QuantizedQk {
                 "a block has whole groups of keys that share a scale");
   using KScaleRegisters = Registers<float, kKScales>;
   static constexpr bool kMergesSignAndMask = true;
+  template <class Scores>
+  static OCTAVO_DEVICE void after_hiding(Scores&) {}
 
   static OCTAVO_DEVICE void wait_for_scales() { wait_for_written_scales<G>(); }
 
@@ -74,11 +78,12 @@ struct QuantizedQk {
     for (int r = 0; r < 2; ++r) multiplier[r] = scale_log2 * scales.of_head * scales.of_row[r];
   }
 
-  // kThreads threads load the scales of the block of keys from n on into a stage, together with K:
-  // reading them from global memory in the consumers doubled the time.
-  template <int kThreads>
+  // kThreads threads load the scales of a block of keys, from key n on or of listed blocks, into a
+  // stage, together with K: reading them from global memory in the consumers doubled the time.
+  template <int kThreads, class Keys>
   static OCTAVO_DEVICE void load_k_scales(const Sm90ForwardParams& params, const SequenceSpan& span,
-                                          i32 sequence, i32 n, i32 head, u32 stage, u32 thread) {
+                                          i32 sequence, const Keys& n, i32 head, u32 stage,
+                                          u32 thread) {
     const Sm90Forward8BitParams& p = G::params_8bit(params);
     const ScaleParams& k = p.k_scales;
     const float* const scales = k.data + sequence * k.batch + head * k.head;
@@ -86,8 +91,8 @@ struct QuantizedQk {
     OCTAVO_UNROLL
     for (u32 i = 0; i < k_scales_per_block(C); i += kThreads) {
       if (i + thread >= k_scales_per_block(C)) break;
-      const i32 row =
-          token + min_of(n + static_cast<i32>(i + thread) * scaled_keys(C), span.seqlen_kv - 1);
+      const i32 key = key_at<G>(n, static_cast<i32>(i + thread) * scaled_keys(C));
+      const i32 row = token + min_of(key, span.seqlen_kv - 1);
       ptx::store_shared_f32(
           G::k_scales(stage) + (i + thread) * 4,
           ptx::load_written_f32(scales +

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which numerics a configuration computes with.
 #pragma once
 

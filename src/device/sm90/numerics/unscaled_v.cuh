@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The members of a numerics policy that are about scales of V, for 16-bit V, which has none. They
 // do nothing; those of 8-bit V are in promoted_pv.cuh.
 #pragma once
