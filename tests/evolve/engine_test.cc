@@ -381,5 +381,22 @@ TEST_F(EvolveEngine, ImpossibleTimesAreRejected) {
   EXPECT_TRUE(replay_differences(settings, all).empty());
 }
 
+TEST(EvolvePerformanceGate, WithoutAGpuNothingIsRejected) {
+  struct : Measurer {
+    Status status;
+    Result<Block> measure(const Task&, const MeasureRequest&) override { return status; }
+    double floor_us(const Task&, const BenchCase&) override { return 0; }
+  } broken;
+  Task task;
+  task.device.kind = Device::Kind::cuda;
+  const Context context{task, 1, {}, 60, 0, {}};
+  const Candidate base;
+  PerformanceGate gate(base, broken, 20);
+  broken.status = Status(ErrorCode::unsupported, "cuInit failed.");
+  EXPECT_EQ(gate.judge(base, context).verdict, Verdict::not_done);
+  broken.status = Status(ErrorCode::device_error, "It did not end in time.");
+  EXPECT_EQ(gate.judge(base, context).verdict, Verdict::rejected);
+}
+
 }  // namespace
 }  // namespace octavo::evolve
