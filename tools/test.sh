@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# test.sh: runs all tests in the release build, then the modules that the asan and tsan presets name
-# under the sanitizers. A failure does not stop the rest; tests that did not run are listed by name.
+# test.sh [threads]: runs all tests in the release build, then the modules that the asan preset names
+# under its sanitizers; with `threads`, those of the tsan preset under the thread sanitizer instead.
+# A failure does not stop the rest; tests that did not run are listed by name.
 # The Python frameworks, which only tests need, are downloaded while the release build compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
@@ -38,13 +39,23 @@ step() {
   )
 }
 
-tools/python_env.sh frameworks &
-step release build
-step asan build-asan
-# Left out under tsan: tests that make hundreds of calls one after another, and all but one of the
-# CPU's instruction sets. They take most of the time and start no new kind of thread.
-calls='EveryPrecisionAndGranularity|EverySubset|EveryFormatOfEveryOperand|EveryDtypeAndHeadDimension'
-step tsan build-tsan -E "$calls|RandomProblems|EqualKeysGiveTheirValue|/(portable|AVX3|S+SE)"
+case ${1:-} in
+  threads)
+    # Left out under tsan: tests that make hundreds of calls one after another, and all but one of
+    # the CPU's instruction sets. They take most of the time and start no new kind of thread.
+    calls='EveryPrecisionAndGranularity|EverySubset|EveryFormatOfEveryOperand|EveryDtypeAndHeadDimension'
+    step tsan build-tsan -E "$calls|RandomProblems|EqualKeysGiveTheirValue|/(portable|AVX3|S+SE)"
+    ;;
+  "")
+    tools/python_env.sh frameworks &
+    step release build
+    step asan build-asan
+    ;;
+  *)
+    echo "test.sh: the argument is '$1'; supported: threads, or none." >&2
+    exit 2
+    ;;
+esac
 
 printf '\n== summary\n'
 printf '%s\n' "${summary[@]}"

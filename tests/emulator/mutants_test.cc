@@ -88,12 +88,12 @@ TEST(EmulatorMutants, HopperKernelWithPackGqa) {
 
 // Every modifier and padding, with a producer warp and with split-KV.
 TEST(EmulatorMutants, HopperKernelsWithEveryModifier) {
+  if (!test_long()) GTEST_SKIP() << "make test-long";
   for (const bool split : {false, true}) {
     const auto* const kernel = first_sm90_kernel([split](const Sm90ForwardConfig& c) {
       return any(c.modifiers) && c.head_dim == 64 && sm90::is_split_kv(c) == split;
     });
     ASSERT_NE(kernel, nullptr);
-    if (split && !test_long()) continue;
     expect_accounted_for("sm90_forward " + brief_text(kernel->config));
   }
 }
@@ -164,6 +164,7 @@ TEST(EmulatorMutants, HopperKernelsIn8Bits) {
 
 // 8-bit Q and K with 16-bit V, with a scale per block of keys.
 TEST(EmulatorMutants, MixedHopperKernels) {
+  if (!test_long()) GTEST_SKIP() << "make test-long";
   const emulator::EmulatedSm90Forward* clustered = nullptr;
   const emulator::EmulatedSm90Forward* loading = nullptr;
   for (const auto& kernel : emulator::sm90_forward_kernels()) {

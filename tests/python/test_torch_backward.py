@@ -281,6 +281,15 @@ def test_weights_get_their_gradients(name, backend):
 
 
 @pytest.mark.parametrize("backend", COMPILERS)
+def test_compiled_without_gradients(backend):
+    compiled = torch.compile(lambda q, k, v: octavo.attention(q * 2, k, v, causal=True) + 1, backend=backend,
+                             fullgraph=True)
+    q, k, v = (torch.randn(2, 3, 12, 16) for _ in range(3))
+    wanted = F.scaled_dot_product_attention(2 * q.double(), k.double(), v.double(), is_causal=True) + 1
+    torch.testing.assert_close(compiled(q, k, v).double(), wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", COMPILERS)
 def test_compiled_groups_and_new_lengths(backend):
     compiled = torch.compile(lambda q, k, v: octavo.attention(q * 2, k, v, causal="bottom_right") * 3,
                              backend=backend, fullgraph=True, dynamic=True)
