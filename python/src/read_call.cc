@@ -406,7 +406,7 @@ Array read_block_array(Call& call, nb::handle mask, const char* attribute, int d
   std::int64_t count = 1;
   bool contiguous = array.dimensions == dimensions;
   for (int i = contiguous ? dimensions - 1 : -1; i >= 0; --i) {
-    contiguous = contiguous && (array.shape[i] == 1 || count == 0 || array.stride[i] == count);
+    contiguous = contiguous && (array.shape[i] <= 1 || count == 0 || array.stride[i] == count);
     count *= array.shape[i];
   }
   if (!contiguous)

@@ -57,7 +57,7 @@ TEST(EmulatorHostileSeqlens, HopperKernelsClampThem) {
 // Counts and indices of the lists of a block mask.
 TEST(EmulatorHostileSeqlens, KernelsClampBlockMasks) {
   EXPECT_EQ(expect_clamped("sm80_forward", 1, "block_mask"), 3);
-  EXPECT_EQ(expect_clamped("sm90_forward", 1, "block_mask"), 2);
+  EXPECT_EQ(expect_clamped("sm90_forward", 1, "block_mask"), 7);
 }
 // Lengths and page tables of a paged cache.
 TEST(EmulatorHostileSeqlens, DecodeKernelsClampThem) { EXPECT_GE(expect_clamped("decode", 2), 3); }

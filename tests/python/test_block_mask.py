@@ -95,6 +95,13 @@ def test_from_ranges_of_torch():
     for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "bit_indices", "bits"):
         assert isinstance(getattr(for_torch, name), torch.Tensor)
         numpy.testing.assert_array_equal(getattr(for_torch, name).numpy(), getattr(for_numpy, name))
+    # Without full blocks, whose list then has no columns.
+    narrow = octavo.BlockMask.from_ranges(torch.full((64,), 10), 20, 64, 64)
+    assert narrow.full_kv_indices.shape == (1, 1, 1, 0)
+    q = torch.randn(1, 2, 64, 16)
+    keys = torch.arange(64)
+    mask = ((keys >= 10) & (keys < 20)).expand(64, 64)
+    torch.testing.assert_close(octavo.attention(q, q, q, block_mask=narrow), octavo.attention(q, q, q, mask=mask))
 
 
 def test_from_indices(normal):
