@@ -177,7 +177,9 @@ TileOrder tile_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo
       std::max<std::int64_t>(div_up<std::int64_t>(p.seqlen_q, sm90::block_m(c)), 1);
   if (is_masked(p.options)) return masked_order(p, c, gpu, row_tiles);
   const std::int64_t heads = tile_heads(p, c);
-  const std::int64_t grid = std::min(heads * row_tiles, sms_of_grid(gpu.sms, p.options));
+  // An empty batch has no tiles.
+  const std::int64_t grid =
+      std::clamp<std::int64_t>(heads * row_tiles, 1, sms_of_grid(gpu.sms, p.options));
   TileOrder order = sharing_short_tiles(heads, row_tiles, grid);
   const std::int64_t last_rows = p.seqlen_q - (row_tiles - 1) * sm90::block_m(c);
   order.short_tiles_last =
