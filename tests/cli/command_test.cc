@@ -259,8 +259,7 @@ TEST_F(Command, RunTakesPaddingAndScoreModifiers) {
 TEST_F(Command, RunTakesABlockMask) {
   const std::string blocks = directory_ / "blocks.npy";
   write_file(blocks, npy_of(DType::boolean, {1, kH, 1, 1}, {1, 0, 1, 0}));
-  const Finished finished =
-      octavo_command(run_arguments({"--block-mask", blocks, "--out", o_, "--device", "cpu"}));
+  const Finished finished = octavo_command(run_arguments({"--block-mask", blocks, "--out", o_}));
   ASSERT_EQ(finished.code, 0) << finished.err;
   const HostTensor out = *load_tensor("out", o_);
   const auto* values = reinterpret_cast<const float*>(out.data.data());
