@@ -11,12 +11,12 @@ export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 export JOBS
 
-.PHONY: help build demo docs test test-threads test-long stress lint format format-check fuzz install clean
+.PHONY: help build demo docs test test-sanitizers test-long stress lint format format-check fuzz install clean
 
 help:
 	@echo "make demo              install what is missing, build, run the five presets"
-	@echo "make test              install what is missing, build, run the tests (asan and ubsan too)"
-	@echo "make test-threads      run the tests of the modules with threads under the thread sanitizer"
+	@echo "make test              install what is missing, build, run the tests "
+	@echo "make test-sanitizers   run tests under the address, undefined-behaviour and thread sanitizers"
 	@echo "make test-long         run the emulator's tests with 20 schedules and every kernel's mutants"
 	@echo "make stress HOURS=1    run the stress test: threads, forks, failing allocations"
 	@echo "make build             make the release build in build/"
@@ -45,9 +45,9 @@ test:
 	@tools/python_env.sh module
 	@tools/test.sh
 
-test-threads:
+test-sanitizers:
 	@tools/setup.sh test
-	@tools/test.sh threads
+	@tools/test.sh sanitizers
 
 # Runs the emulator under twenty schedules, and the mutants of every kernel: hours of CPU.
 test-long: build

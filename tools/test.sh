@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# test.sh [threads]: runs all tests in the release build, then the modules that the asan preset names
-# under its sanitizers; with `threads`, those of the tsan preset under the thread sanitizer instead.
-# A failure does not stop the rest; tests that did not run are listed by name.
+# test.sh [sanitizers]: runs all tests in the release build; with `sanitizers`, instead, the modules
+# that the asan and tsan presets name under these. A failure does not stop the rest; tests that did
+# not run are listed by name.
 # The Python frameworks, which only tests need, are downloaded while the release build compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
@@ -40,7 +40,8 @@ step() {
 }
 
 case ${1:-} in
-  threads)
+  sanitizers)
+    step asan build-asan
     # Left out under tsan: tests that make hundreds of calls one after another, and all but one of
     # the CPU's instruction sets. They take most of the time and start no new kind of thread.
     calls='EveryPrecisionAndGranularity|EverySubset|EveryFormatOfEveryOperand|EveryDtypeAndHeadDimension'
@@ -49,10 +50,9 @@ case ${1:-} in
   "")
     tools/python_env.sh frameworks &
     step release build
-    step asan build-asan
     ;;
   *)
-    echo "test.sh: the argument is '$1'; supported: threads, or none." >&2
+    echo "test.sh: the argument is '$1'; supported: sanitizers, or none." >&2
     exit 2
     ;;
 esac
