@@ -15,7 +15,7 @@ export JOBS
 
 help:
 	@echo "make demo              install what is missing, build, run the five presets"
-	@echo "make test              install what is missing, build, run the tests "
+	@echo "make test              install what is missing, build, run the tests"
 	@echo "make test-sanitizers   run tests under the address, undefined-behaviour and thread sanitizers"
 	@echo "make test-long         run the emulator's tests with 20 schedules and every kernel's mutants"
 	@echo "make stress HOURS=1    run the stress test: threads, forks, failing allocations"

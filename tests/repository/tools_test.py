@@ -294,6 +294,21 @@ class SourceToolsTest(unittest.TestCase):
         self.assertEqual(self.compare(before, archive_of(("f", "add;")))[0], 1)
         self.assertIn("is not a kernel archive", self.compare(before, b"other")[1])
 
+    def test_tables_of_kernel_pages_are_those_of_the_evidence(self):
+        def check(root):
+            return subprocess.run([sys.executable, root / "tools/kernel_tables.py", "--check"], capture_output=True,
+                                  text=True, timeout=60)
+
+        said = check(ROOT)
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        with tempfile.TemporaryDirectory() as made:
+            copy = pathlib.Path(made)
+            for folder in ("tools", "docs/kernels", "evidence/nvidia-h200"):
+                shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+            page = copy / "docs/kernels/wide_heads.md"
+            page.write_text(page.read_text().replace("| 1109, ", "| 1108, "))
+            self.assertIn("docs/kernels/wide_heads.md is not what", check(copy).stderr)
+
     def test_readability_is_within_its_limits(self):
         ran = subprocess.run([sys.executable, ROOT / "tools/readability.py"], capture_output=True,
                              text=True, timeout=60)
