@@ -10,12 +10,13 @@
 #include "gpu/jit/cubin_info.h"
 #include "gpu/jit/kernel_store.h"
 #include "gpu/jit/nvrtc.h"
+#include "gpu/jit/sha256.h"
 #include "gpu/ladder/ladder.h"
 
 namespace octavo::evolve {
 namespace {
 
-// By kind of instruction.
+// Counts the tensor core instructions by kind.
 nlohmann::json mma_of(const InstructionCounts& i) {
   nlohmann::json counts = nlohmann::json::object();
   const std::pair<const char*, int> kinds[] = {
@@ -45,13 +46,14 @@ int smem_of(const KernelConfig& config, int fixed) {
   return fixed + shape_of(std::get<LadderConfig>(config)).smem_bytes;
 }
 
-Result<CubinKernel> code_of(const CompiledKernel& compiled) {
-  const Result<CubinInfo> info = read_cubin(compiled.image);
-  if (!info.ok()) return info.status();
-  const CubinKernel* const kernel = info->find(compiled.lowered_name);
-  if (kernel == nullptr)
-    return Status(ErrorCode::device_error, "The machine code has no such kernel.");
-  return *kernel;
+// The store returns only cubins that have the kernel.
+const CubinKernel& code_of(const LoadedKernel& loaded) {
+  return *loaded.info.find(loaded.kernel.lowered_name);
+}
+
+std::string code_digest(const LoadedKernel& loaded) {
+  const CubinKernel& code = code_of(loaded);
+  return sha256_hex(std::span(loaded.kernel.image).subspan(code.code_offset, code.code_bytes));
 }
 
 // The tensor core instructions of the kernel to replace.
@@ -60,10 +62,8 @@ GateOutcome expected_of(const KernelConfig& base) {
   const Status status = loaded.status();
   if (!status.ok())
     return not_done(fmt::format("The kernel to compare with: {}", status.message()));
-  const Result<CubinKernel> code = code_of((*loaded)->kernel);
-  if (!code.ok()) return not_done(code.status().message());
   GateOutcome outcome = passed("The kernel to replace was read.");
-  outcome.figures["mma"] = mma_of(code->instructions);
+  outcome.figures["mma"] = mma_of(code_of(**loaded).instructions);
   return outcome;
 }
 
@@ -73,34 +73,33 @@ GateOutcome compile_here(const Subject& subject, const nlohmann::json& expected)
     return rejected(used.message());
   const auto loaded = kernel_store().get(source, {.allow_spills = true});
   if (!loaded.ok()) return rejected(loaded.status().message());
-  const Result<CubinKernel> code = code_of((*loaded)->kernel);
-  if (!code.ok()) return rejected(code.status().message());
+  const CubinKernel& code = code_of(**loaded);
 
   GateOutcome outcome = passed("");
   nlohmann::json& figures = outcome.figures;
-  const nlohmann::json mma = mma_of(code->instructions);
-  figures = {{"sass_sha256", code->code_sha256},
+  const nlohmann::json mma = mma_of(code.instructions);
+  figures = {{"sass_sha256", code_digest(**loaded)},
              {"source_sha256", sources_digest(source.include)},
-             {"registers", code->registers},
-             {"spill_bytes", code->stack_bytes},
-             {"smem_bytes", smem_of(subject.config, code->static_smem_bytes)},
-             {"code_bytes", code->code_bytes},
+             {"registers", code.registers},
+             {"spill_bytes", code.stack_bytes},
+             {"smem_bytes", smem_of(subject.config, code.static_smem_bytes)},
+             {"code_bytes", code.code_bytes},
              {"mma", mma},
              {"compiler", (*loaded)->kernel.compiler},
              {"compile_ms", (*loaded)->kernel.compile_ms}};
-  if (code->spills()) {
+  if (code.spills()) {
     outcome.verdict = Verdict::rejected;
     outcome.reason = fmt::format(
         "The kernel spills: {} bytes of local memory a thread, {} loads "
         "and {} stores.",
-        code->stack_bytes, code->instructions.local_loads, code->instructions.local_stores);
+        code.stack_bytes, code.instructions.local_loads, code.instructions.local_stores);
   } else if (kinds_of(mma) != kinds_of(expected)) {
     outcome.verdict = Verdict::rejected;
     outcome.reason = fmt::format("The kernel has {}, and the one it would replace has {}.",
                                  kinds_of(mma), kinds_of(expected));
   } else {
     outcome.reason =
-        fmt::format("It compiles without spills: {} registers, {}.", code->registers, mma.dump());
+        fmt::format("It compiles without spills: {} registers, {}.", code.registers, mma.dump());
   }
   return outcome;
 }

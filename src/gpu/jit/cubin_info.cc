@@ -12,8 +12,6 @@
 #include <optional>
 #include <string_view>
 
-#include "gpu/jit/sha256.h"
-
 namespace octavo {
 namespace {
 
@@ -198,7 +196,6 @@ CubinKernel read_kernel(std::string_view symbol, Bytes code) {
   CubinKernel kernel;
   kernel.symbol = symbol;
   kernel.code_bytes = code.size();
-  kernel.code_sha256 = sha256_hex(code);
   for (std::size_t at = 0; at + kInstructionBytes <= code.size(); at += kInstructionBytes) {
     count(code.subspan(at, kInstructionBytes), kernel.instructions);
   }
@@ -228,7 +225,10 @@ Result<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
   info.arch = arch_of(cubin);
   for (const Section& section : *sections) {
     if (section.name.starts_with(kText)) {
-      info.kernels.push_back(read_kernel(section.name.substr(kText.size()), section.bytes));
+      CubinKernel kernel = read_kernel(section.name.substr(kText.size()), section.bytes);
+      if (!section.bytes.empty())
+        kernel.code_offset = static_cast<std::size_t>(section.bytes.data() - cubin.data());
+      info.kernels.push_back(std::move(kernel));
     }
     // -lineinfo adds only .debug_line.
     if (section.name == ".debug_info") info.debug = true;

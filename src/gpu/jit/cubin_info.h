@@ -36,8 +36,7 @@ struct CubinKernel {
   int registers = 0;
   int static_smem_bytes = 0;
   int stack_bytes = 0;  // local memory of a thread: spilled registers, arrays indexed at run time
-  std::size_t code_bytes = 0;
-  std::string code_sha256;  // of the machine code, which has no names in it
+  std::size_t code_offset = 0, code_bytes = 0;  // the machine code in the cubin
   InstructionCounts instructions;
   bool spills() const {
     return stack_bytes > 0 || instructions.local_loads > 0 || instructions.local_stores > 0;
