@@ -2,34 +2,17 @@
 #include "evolve/gates/unseen_cases.h"
 
 #include <algorithm>
+#include <array>
+
+#include "evidence/cases/draw.h"
 
 namespace octavo::evolve {
 namespace {
 
 using evidence::Case;
+using evidence::Draw;
 using evidence::InputValues;
 using evidence::Layout;
-
-class Draw {  // splitmix64
- public:
-  explicit Draw(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-  }
-  std::int64_t between(std::int64_t least, std::int64_t most) {
-    return least + static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(most - least + 1));
-  }
-  template <class T>
-  T one_of(std::initializer_list<T> values) {
-    return values.begin()[next() % values.size()];
-  }
-
- private:
-  std::uint64_t state_;
-};
 
 bool is_ladder(const KernelConfig& config) { return std::holds_alternative<LadderConfig>(config); }
 // Split-KV kernels take no packed batches.
@@ -40,32 +23,36 @@ bool takes_varlen(const KernelConfig& config) {
 
 // Half of the lengths are near a multiple of 64.
 std::int64_t length(Draw& draw, std::int64_t longest) {
-  if (draw.next() % 2 == 0 || longest < 80) return draw.between(1, longest);
-  return std::clamp<std::int64_t>(draw.between(1, longest / 64) * 64 + draw.between(-2, 2), 1,
-                                  longest);
+  if (longest < 80 || draw.one_in(2)) return draw.between(1, longest);
+  const std::int64_t edge = 64 * draw.between(1, longest / 64);
+  return std::clamp<std::int64_t>(edge + draw.between(-2, 2), 1, longest);
 }
 
 Case unseen_case(const Case& template_case, const KernelConfig& config, Draw& draw,
                  std::int64_t longest) {
+  constexpr std::int64_t kMostSeed = std::int64_t{1} << 62;
   const bool ladder = is_ladder(config);
   Case c = template_case;
-  c.seed = draw.next();
-  c.options.causal = ladder ? draw.one_of({Causal::none, Causal::top_left})
-                            : draw.one_of({Causal::none, Causal::top_left, Causal::bottom_right});
+  c.seed = static_cast<std::uint64_t>(draw.between(0, kMostSeed));
+  c.options.causal =
+      ladder ? draw.of(std::array{Causal::none, Causal::top_left})
+             : draw.of(std::array{Causal::none, Causal::top_left, Causal::bottom_right});
   c.batch = draw.between(1, 2);
   c.seqlen_q = length(draw, longest);
   c.seqlen_kv = length(draw, 2 * longest);
-  if (draw.next() % 4 == 0) c.seqlen_kv = c.seqlen_q;
+  if (draw.one_in(4)) c.seqlen_kv = c.seqlen_q;
   if (!ladder && c.block_mask == 0)
-    c.layout = takes_varlen(config) ? draw.one_of({Layout::bhsd, Layout::bshd, Layout::varlen})
-                                    : draw.one_of({Layout::bhsd, Layout::bshd});
-  c.values = draw.one_of(
-      {InputValues::normal, InputValues::normal, InputValues::positive, InputValues::equal_keys});
-  c.scale = draw.one_of<std::optional<float>>({std::nullopt, std::nullopt, 0.01f, 1.0f});
+    c.layout = takes_varlen(config)
+                   ? draw.of(std::array{Layout::bhsd, Layout::bshd, Layout::varlen})
+                   : draw.of(std::array{Layout::bhsd, Layout::bshd});
+  c.values = draw.of(std::array{InputValues::normal, InputValues::normal, InputValues::positive,
+                                InputValues::equal_keys});
+  c.scale = draw.of(std::array<std::optional<float>, 4>{std::nullopt, std::nullopt, 0.01f, 1.0f});
   return c;
 }
 
-// Keys of little weight, which together have much: a kernel may not skip them.
+// Gives each of many keys little weight, but much to all of them together: a kernel that skips them
+// is wrong.
 void set_low_tail(Case& c, Draw& draw, std::int64_t longest) {
   c.values = InputValues::low_tail;
   c.options.causal = Causal::none;
