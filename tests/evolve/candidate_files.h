@@ -4,7 +4,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -18,7 +17,7 @@
 namespace octavo::evolve {
 
 struct CandidateFile {
-  std::string name, title, caught_by, patch;
+  std::string name, caught_by, patch;
 };
 
 inline std::vector<CandidateFile> candidate_files(const std::string& folder) {
@@ -30,7 +29,8 @@ inline std::vector<CandidateFile> candidate_files(const std::string& folder) {
     std::ifstream in(entry.path());
     CandidateFile file;
     file.name = entry.path().stem();
-    std::getline(in, file.title);
+    std::string title;
+    std::getline(in, title);
     std::getline(in, file.caught_by);
     constexpr std::string_view kMark = "Caught by: ";
     EXPECT_TRUE(file.caught_by.starts_with(kMark)) << entry.path();
@@ -45,25 +45,6 @@ inline std::vector<CandidateFile> candidate_files(const std::string& folder) {
   EXPECT_FALSE(files.empty()) << root;
   return files;
 }
-
-// A folder that is empty, and removed at the end.
-class FreshFolder {
- public:
-  FreshFolder() {
-    std::string name = std::filesystem::temp_directory_path() / "octavo-gates-XXXXXX";
-    path_ = mkdtemp(name.data());
-  }
-  ~FreshFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  FreshFolder(const FreshFolder&) = delete;
-  FreshFolder& operator=(const FreshFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 inline Task ladder_task() {
   Task task;

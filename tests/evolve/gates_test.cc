@@ -13,6 +13,7 @@
 #include "evolve/gates/policy.h"
 #include "evolve/gates/standard_gates.h"
 #include "gpu/jit/nvrtc.h"
+#include "gpu/temporary_directory.h"
 
 namespace octavo::evolve {
 namespace {
@@ -23,7 +24,7 @@ struct Judged {
 };
 
 Judged judge(const Candidate& candidate, const Task& task, const Gates& gates) {
-  const FreshFolder folder;
+  const TemporaryDirectory folder;
   Context context{.task = task, .seed = 20261119, .directory = folder.path()};
   Judged judged;
   for (const auto& gate : gates) {
@@ -134,7 +135,7 @@ TEST(EvolveGates, TheCompileGateMeasuresTheMachineCode) {
   EXPECT_EQ(figures["spill_bytes"], 0);
   EXPECT_GT(figures["smem_bytes"], 50000);
   EXPECT_GT(figures["mma"]["mma_f16"], 30);
-  // Another order of two additions is other machine code, and other source.
+  // The digest of the sources covers the patch.
   const CandidateFile other = candidate_files("good").front();
   const Judged changed = judge(ladder_candidate(other.patch), task, gates);
   EXPECT_NE(changed.outcome.figures["source_sha256"], figures["source_sha256"]);

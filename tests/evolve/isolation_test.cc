@@ -5,13 +5,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
-#include "evolve/candidate_files.h"
 #include "evolve/isolation/isolate.h"
+#include "gpu/temporary_directory.h"
 
 namespace octavo::evolve {
 namespace {
@@ -103,7 +104,7 @@ TEST(EvolveIsolation, UntrustedCodeMakesThreads) {
 }
 
 TEST(EvolveIsolation, UntrustedCodeWritesNoFile) {
-  const FreshFolder folder;
+  const TemporaryDirectory folder;
   const std::string path = folder.path() + "/written";
   const ChildResult result = run_isolated(untrusted(), [&path]() -> std::string {
     return open(path.c_str(), O_WRONLY | O_CREAT, 0600) >= 0 ? "wrote a file" : "could not";
@@ -124,7 +125,7 @@ TEST(EvolveIsolation, UntrustedCodeOpensNoSocket) {
 
 // The files of the caller are there, but cannot be changed: only those in its directory.
 TEST(EvolveIsolation, AChildWritesInItsDirectoryAlone) {
-  const FreshFolder folder, other;
+  const TemporaryDirectory folder, other;
   Limits limits;
   limits.directory = folder.path();
   const ChildResult result = run_isolated(limits, [&] {
@@ -142,7 +143,7 @@ TEST(EvolveIsolation, AChildWritesInItsDirectoryAlone) {
 
 // A descriptor that the caller has open, of a database perhaps, is not the child's.
 TEST(EvolveIsolation, AChildHasNoDescriptorOfItsCaller) {
-  const FreshFolder folder;
+  const TemporaryDirectory folder;
   const int opened = open((folder.path() + "/open").c_str(), O_RDWR | O_CREAT, 0600);
   ASSERT_GE(opened, 0);
   const int file = fcntl(opened, F_DUPFD, 10);  // not one that the child uses itself
