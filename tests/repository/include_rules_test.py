@@ -144,6 +144,16 @@ def check_statics(root):
             yield path, f"a static with a lock: {match[0].strip()}"
 
 
+def check_exported_wrappers(root):
+    """A candidate's kernel in a shared object finds only the wrappers that this file makes visible."""
+    exported = root / "src/emulator/ptx/exported.h"
+    if exported.is_file():
+        named = {name for name, _ in includes(exported)}
+        for path in sources(root, "src/device/ptx"):
+            if path.relative_to(root / "src").as_posix() not in named:
+                yield exported, f"does not include device/ptx/{path.name}"
+
+
 def tracked_files(root):
     try:
         names = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True,
@@ -165,7 +175,7 @@ def check_machine_words(root):
 
 
 CHECKS = (check_public_headers, check_modules, check_users, check_device_words,
-          check_library_manners, check_statics, check_machine_words)
+          check_library_manners, check_statics, check_exported_wrappers, check_machine_words)
 
 
 def violations(root):
@@ -275,6 +285,11 @@ class Planted(unittest.TestCase):
                      "  static const Table& table = *[] {\n",
                      "  static Store* store = new Store();\n", "  std::call_once(flag, f);\n"):
             self.expect("src/cpu/a.cc", text, "a static with a lock")
+
+    def test_wrapper_that_is_not_exported(self):
+        found = self.found({"src/emulator/ptx/exported.h": '#include "device/ptx/a.cuh"\n',
+                            "src/device/ptx/a.cuh": "", "src/device/ptx/b.cuh": ""})
+        self.assertEqual(found, ["src/emulator/ptx/exported.h: does not include device/ptx/b.cuh"])
 
     def test_machine_path(self):
         self.expect("docs/a.md", "see " + "/ro" + "ot/x", "names a machine")

@@ -20,6 +20,7 @@
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/mma.cuh"
+#include "device/ptx/prefetch.cuh"
 #include "device/ptx/rounded.cuh"
 #include "device/ptx/stmatrix.cuh"
 #include "device/ptx/term.cuh"
