@@ -9,6 +9,23 @@
 #include "gpu/driver/context.h"
 
 namespace octavo::evolve {
+namespace {
+
+// Fills free memory of the GPU with NaNs, up to 2 GiB.
+Status poison_gpu_memory(Device device) {
+  constexpr std::size_t kPart = std::size_t{256} << 20, kMostParts = 8;
+  const std::vector<std::byte> nans(kPart, std::byte{0xff});
+  std::vector<Buffer> parts;
+  while (parts.size() < kMostParts) {
+    Result<Buffer> part = Buffer::make(device, kPart);
+    if (!part.ok()) break;  // the memory is full
+    if (const Status written = part->upload(nans.data(), kPart); !written.ok()) return written;
+    parts.push_back(std::move(part).value());
+  }
+  return synchronize(device);
+}
+
+}  // namespace
 
 GateOutcome judge_on_gpu(const Subject& subject, const Context& context, std::string_view gate,
                          const std::function<GateOutcome()>& judge) {
@@ -25,19 +42,6 @@ GateOutcome judge_on_gpu(const Subject& subject, const Context& context, std::st
     return to_answer(judge());
   });
   return outcome_of(child, gate);
-}
-
-Status poison_gpu_memory(Device device) {
-  constexpr std::size_t kPart = std::size_t{256} << 20, kMostParts = 8;
-  const std::vector<std::byte> nans(kPart, std::byte{0xff});
-  std::vector<Buffer> parts;
-  while (parts.size() < kMostParts) {
-    Result<Buffer> part = Buffer::make(device, kPart);
-    if (!part.ok()) break;  // the memory is full
-    if (const Status written = part->upload(nans.data(), kPart); !written.ok()) return written;
-    parts.push_back(std::move(part).value());
-  }
-  return synchronize(device);
 }
 
 evidence::MakeKernel kernel_of(const KernelConfig& config) {

@@ -15,9 +15,6 @@ namespace octavo::evolve {
 GateOutcome judge_on_gpu(const Subject& subject, const Context& context, std::string_view gate,
                          const std::function<GateOutcome()>& judge);
 
-// In such a child: fills free memory of the GPU with NaNs, up to 2 GiB.
-Status poison_gpu_memory(Device device);
-
 // The candidate's kernel for checks.
 evidence::MakeKernel kernel_of(const KernelConfig& config);
 

@@ -2,14 +2,12 @@
 #include "evolve/gates/host_kernel.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
+#include <filesystem>
 #include <set>
 
 #include "base/error.h"
@@ -76,17 +74,12 @@ extern "C" __attribute__((visibility("default"))) void {1}(const ladder::Params&
                      name(config.rung), kEntry, config.head_dim);
 }
 
-Status io_failure(std::string_view what, const std::string& path) {
-  return {ErrorCode::io_error, fmt::format("{} of '{}' failed: {}.", what, path, strerror(errno))};
-}
-
-// Writes `text` to directory/name and makes the folders of the name.
+// Writes `text` to directory/name and makes the folders on the way, without which it fails.
 Status write_source(const std::string& directory, const std::string& name, std::string_view text) {
-  for (std::size_t at = name.find('/'); at != std::string::npos; at = name.find('/', at + 1)) {
-    const std::string folder = fmt::format("{}/{}", directory, name.substr(0, at));
-    if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return io_failure("mkdir", folder);
-  }
-  Result<OutputFile> file = OutputFile::open(fmt::format("{}/{}", directory, name));
+  const std::filesystem::path path = std::filesystem::path(directory) / name;
+  std::error_code ignored;
+  std::filesystem::create_directories(path.parent_path(), ignored);
+  Result<OutputFile> file = OutputFile::open(path);
   if (!file.ok()) return file.status();
   OCTAVO_RETURN_IF_ERROR(file->write(text));
   return file->commit();
@@ -160,8 +153,6 @@ HostBuild build_host_kernel(const KernelConfig& config, const SourceOverlay& ove
   if (compiler.empty())
     return {End::no_compiler, "There is no C++ compiler on the PATH, nor in OCTAVO_CXX.", ""};
   const std::string folder = limits.directory + "/host";
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
-    return {End::no_compiler, io_failure("mkdir", folder).message(), ""};
   const std::string unit = std::visit([](const auto& c) { return text_for(c); }, config);
   if (const Status written = write_sources(folder, overlay, unit); !written.ok())
     return {End::no_compiler, written.message(), ""};
