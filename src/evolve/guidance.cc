@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <set>
 
 #include "base/error.h"
 #include "evolve/gates/policy.h"
@@ -83,18 +82,6 @@ nlohmann::json insights_json(const std::vector<Insight>& insights) {
   return list;
 }
 
-void collect(std::string_view name, std::set<std::string>& found) {
-  constexpr std::string_view kInclude = "#include \"";
-  const EmbeddedSource* const source = find_embedded_source(name);
-  if (source == nullptr || !found.insert(source->name).second) return;
-  const std::string_view text = source->text;
-  for (std::size_t at = text.find(kInclude); at != std::string_view::npos;
-       at = text.find(kInclude, at)) {
-    at += kInclude.size();
-    collect(text.substr(at, text.find('"', at) - at), found);
-  }
-}
-
 }  // namespace
 
 std::string_view name(Information information) {
@@ -158,14 +145,13 @@ std::vector<std::pair<std::string, std::string>> changeable_sources(const std::s
   std::vector<std::pair<std::string, std::string>> sources;
   const Result<KernelConfig> parsed = parse_config(kernel, config);
   if (!parsed.ok()) return sources;
-  std::set<std::string> names;
-  collect(source_of(*parsed).include, names);
-  for (const std::string& name : names) {
-    const std::string text = find_embedded_source(name)->text;
-    // What the policy lets a patch change: it is asked about a comment at the end.
+  for (const std::string_view name : included_sources(source_of(*parsed).include)) {
+    const EmbeddedSource& source = *find_embedded_source(name);
+    const std::string text = source.text;
+    // The policy judges a patch that adds a comment at the end of the file.
     Patched patched;
-    patched.sources.push_back({name, text, text + "// \n"});
-    if (!judge_patch(patched)) sources.emplace_back(name, text);
+    patched.sources.push_back({source.name, text, text + "// \n"});
+    if (!judge_patch(patched)) sources.emplace_back(source.name, text);
   }
   return sources;
 }

@@ -201,9 +201,14 @@ const EmbeddedSource* find_embedded_source(std::string_view name) {
   return nullptr;
 }
 
-std::string sources_digest(std::string_view name) {
+std::set<std::string_view> included_sources(std::string_view name) {
   std::set<std::string_view> names;
   collect(name, names);
+  return names;
+}
+
+std::string sources_digest(std::string_view name) {
+  const std::set<std::string_view> names = included_sources(name);
   if (names.empty()) return {};
   Sha256 hash;
   for (const std::string_view each : names) {

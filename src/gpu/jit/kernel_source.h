@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -113,6 +114,9 @@ std::string source_overlay_digest();
 
 // Null if there is no file of that name.
 const EmbeddedSource* find_embedded_source(std::string_view name);
+
+// The names of the file and of everything that it includes. Empty for an unknown name.
+std::set<std::string_view> included_sources(std::string_view name);
 
 // SHA-256, in hex, of the file and of everything that it includes, so that a change of one kernel
 // leaves the cubins of the others valid. Empty for an unknown name.
