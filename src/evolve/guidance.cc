@@ -17,10 +17,6 @@ constexpr std::array<std::string_view, 3> kInformation = {"free", "insight", "fu
 bool has_elites(const Guidance& g) { return g.information == Information::full; }
 bool has_insights(const Guidance& g) { return g.information != Information::free; }
 
-nlohmann::json speedup_json(const Speedup& s) {
-  return {{"value", s.value}, {"low", s.low}, {"high", s.high}};
-}
-
 nlohmann::json shape_json(const BenchCase& shape) {
   return {{"name", shape.name},        {"batch", shape.batch},
           {"heads", shape.heads},      {"heads_kv", shape.heads_kv.value_or(shape.heads)},
@@ -59,12 +55,12 @@ nlohmann::json elites_json(const std::vector<Elite>& elites) {
   nlohmann::json list = nlohmann::json::array();
   for (const Elite& elite : elites) {
     nlohmann::json shapes = nlohmann::json::array();
-    for (const Speedup& each : elite.shapes) shapes.push_back(speedup_json(each));
+    for (const Speedup& each : elite.shapes) shapes.push_back(to_json(each));
     list.push_back({{"id", elite.candidate.id},
                     {"config", elite.candidate.config},
                     {"patch", elite.candidate.patch},
                     {"levers", to_json(elite.candidate.levers)},
-                    {"speedup", speedup_json(elite.speedup)},
+                    {"speedup", to_json(elite.speedup)},
                     {"shapes", shapes}});
   }
   return list;
@@ -77,7 +73,7 @@ nlohmann::json insights_json(const std::vector<Insight>& insights) {
     list.push_back({{"candidate", insight.candidate},
                     {"tag", insight.tag},
                     {"change", insight.change},
-                    {"speedup", speedup_json(insight.speedup)}});
+                    {"speedup", to_json(insight.speedup)}});
   }
   return list;
 }

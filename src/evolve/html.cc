@@ -43,8 +43,6 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-std::string gain(double speedup) { return fmt::format("{:+.2f}%", (speedup - 1) * 100); }
-
 std::string head(const EvolveReport& r) {
   std::string shapes;
   for (const BenchCase& c : r.cases)
@@ -67,7 +65,7 @@ std::string elites_table(const EvolveReport& r) {
     rows += fmt::format(
         "<tr><td>{}</td><td>{}</td><td class=n>{}</td><td class=n>{} to {}</td><td>{}</td>"
         "<td>{}</td></tr>\n",
-        e.arm, e.id, gain(e.speedup), gain(e.low), gain(e.high),
+        e.arm, e.id, percent_text(e.speedup), percent_text(e.low), percent_text(e.high),
         escaped(fmt::format("{}", fmt::join(e.levers, ", "))), escaped(e.audit));
   return "<h2>Elites and their audit</h2>\n<table><tr><th>arm<th>kernel<th class=n>speed-up"
          "<th class=n>interval<th>levers<th>audit</tr>\n" +
@@ -81,7 +79,7 @@ std::string shapes_table(const EvolveReport& r) {
       rows += fmt::format(
           "<tr><td>{}</td><td>{}</td><td>{}</td><td class=n>{:.2f}</td><td class=n>{}</td>"
           "<td class=n>{:.1f}%</td></tr>\n",
-          e.arm, e.id, escaped(r.cases[i].name), e.shape_us[i], gain(e.shape_speedups[i]),
+          e.arm, e.id, escaped(r.cases[i].name), e.shape_us[i], percent_text(e.shape_speedups[i]),
           e.peak_fractions[i] * 100);
   if (rows.empty()) return "";
   return "<h2>Each case</h2>\n<table><tr><th>arm<th>kernel<th>case<th class=n>us"
@@ -97,7 +95,8 @@ std::string effects_table(const EvolveReport& r) {
         e.not_measured.empty()
             ? fmt::format(
                   "<tr><td>{}</td><td>{}</td><td class=n>{}</td><td class=n>{} to {}</td></tr>\n",
-                  e.candidate, escaped(e.change), gain(e.speedup), gain(e.low), gain(e.high))
+                  e.candidate, escaped(e.change), percent_text(e.speedup), percent_text(e.low),
+                  percent_text(e.high))
             : fmt::format("<tr><td>{}</td><td>{}</td><td colspan=2>{}</td></tr>\n", e.candidate,
                           escaped(e.change), escaped(e.not_measured));
   return "<h2>Effect of each lever</h2>\n<p>Each change of an admitted kernel was reverted alone; "
@@ -161,7 +160,7 @@ std::string curve(const Run& run) {
     lines += fmt::format(
         "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>\n"
         "<text x=\"{:.0f}\" y=\"{}\" style=\"fill:{}\">{} {}</text>\n",
-        points, colour, kLeft + 10, 24 + 16 * number++, colour, escaped(arm), gain(before));
+        points, colour, kLeft + 10, 24 + 16 * number++, colour, escaped(arm), percent_text(before));
   }
   return fmt::format(
       "<h2>Speed by candidates judged</h2>\n<svg viewBox=\"0 0 {0} {1}\" width=\"100%\" "
@@ -170,7 +169,7 @@ std::string curve(const Run& run) {
       "<line x1=\"{2}\" y1=\"{3:.0f}\" x2=\"{0}\" y2=\"{3:.0f}\" stroke=\"var(--line)\"/>\n"
       "<text x=\"0\" y=\"{3:.0f}\">base</text><text x=\"0\" y=\"14\">{4}</text>\n"
       "<text x=\"{5}\" y=\"{6}\">{7} candidates</text>\n{8}</svg>\n",
-      kWidth, kHeight, kLeft, y(1), gain(most), kWidth - 110, kHeight - 2, longest, lines);
+      kWidth, kHeight, kLeft, y(1), percent_text(most), kWidth - 110, kHeight - 2, longest, lines);
 }
 
 // Nested lists: a kernel below its first parent. Rejected candidates without children are counted.
@@ -189,7 +188,8 @@ std::string branch(const Run& run, const std::string& id, int depth) {
     for (const Lever& lever : c.levers)
       levers += (levers.empty() ? "" : ", ") + (lever.config.empty() ? lever.tag : lever.config);
     const std::string measured =
-        record.is_admitted() ? fmt::format(", <b>admitted {}</b>", gain(admitted_speedup(record)))
+        record.is_admitted()
+            ? fmt::format(", <b>admitted {}</b>", percent_text(admitted_speedup(record)))
         : record.admission.empty() ? ", not fast enough to be considered"
                                    : ", " + escaped(record.admission);
     items +=

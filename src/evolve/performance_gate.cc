@@ -9,14 +9,9 @@
 namespace octavo::evolve {
 namespace {
 
-std::string percent_of(double speedup) { return fmt::format("{:+.2f}%", (speedup - 1) * 100); }
-
 std::string interval_text(const Speedup& s) {
-  return fmt::format("{} ({} to {})", percent_of(s.value), percent_of(s.low), percent_of(s.high));
-}
-
-nlohmann::json to_json(const Speedup& s) {
-  return {{"value", s.value}, {"low", s.low}, {"high", s.high}};
+  return fmt::format("{} ({} to {})", percent_text(s.value), percent_text(s.low),
+                     percent_text(s.high));
 }
 
 }  // namespace

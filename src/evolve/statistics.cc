@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "evolve/statistics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "evidence/bench/stats.h"
 
@@ -15,7 +17,7 @@ struct Interval {
   double mean = 0, half = 0;
 };
 
-// Of the mean of independent values.
+// The interval of the mean of independent values.
 Interval t_interval(const std::vector<double>& values) {
   const auto n = static_cast<double>(values.size());
   double mean = 0, squares = 0;
@@ -112,11 +114,10 @@ double student_t(int degrees_of_freedom) {
   return z + (z3 + z) / (4 * n) + (5 * z5 + 16 * z3 + 3 * z) / (96 * n * n);
 }
 
-double geometric_mean(const std::vector<double>& values) {
-  if (values.empty()) return 0;
-  double sum = 0;
-  for (const double x : values) sum += std::log(x);
-  return std::exp(sum / static_cast<double>(values.size()));
+std::string percent_text(double speedup) { return fmt::format("{:+.2f}%", (speedup - 1) * 100); }
+
+nlohmann::json to_json(const Speedup& s) {
+  return {{"value", s.value}, {"low", s.low}, {"high", s.high}};
 }
 
 Comparison compare(const std::vector<Block>& blocks) {

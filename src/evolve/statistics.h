@@ -8,8 +8,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace octavo::evolve {
@@ -19,7 +20,7 @@ struct Rounds {
   std::vector<double> base_us, candidate_us;
   double clock_mhz = 0;  // the median while they were timed; 0: unknown
 };
-// For each shape of the task, in its order.
+// One entry for each shape of the task, in its order.
 using Block = std::vector<Rounds>;
 
 // Time of the base over time of the candidate: above 1 the candidate is faster.
@@ -51,9 +52,10 @@ inline constexpr int kVetoShapes = 2;
 // rounds, whichever is wider.
 Comparison compare(const std::vector<Block>& blocks);
 
-// The two-sided 97.5% quantile of Student's t distribution.
+// The 97.5% quantile of Student's t distribution, for a two-sided interval of 95%.
 double student_t(int degrees_of_freedom);
 
-double geometric_mean(const std::vector<double>& values);
+std::string percent_text(double speedup);  // 1.0123 -> "+1.23%"
+nlohmann::json to_json(const Speedup& speedup);
 
 }  // namespace octavo::evolve
