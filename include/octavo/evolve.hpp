@@ -18,11 +18,11 @@ namespace octavo {
 struct EvolveProgress {
   std::string arm;  // "evolve", or a control
   int generation = 0, generations = 0;
-  std::int64_t candidates = 0, total = 0;
-  std::string best;         // the id of the best kernel
-  double best_speedup = 1;  // over the base
-  double seconds = 0;       // of all sessions of this run
-  std::string last;         // what happened last, in one sentence
+  std::int64_t candidates = 0, total = 0;  // judged so far, and in the whole run, in all arms
+  std::string best;                        // the id of the main arm's best kernel
+  double best_speedup = 1;                 // over the base
+  double seconds = 0;                      // of all sessions of this run
+  std::string last;                        // what happened last, in one sentence
 };
 
 struct EvolveOptions {

@@ -13,9 +13,6 @@
 namespace octavo::evolve {
 namespace {
 
-constexpr const char* kSeedArm = "seed";
-constexpr const char* kMainArm = "evolve";
-
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -69,10 +66,8 @@ Result<bool> Engine::run() {
   clock_s_ = now_s();
   ledger_.log("started", {{"candidates", records_.size()}});
   if (generations_[kSeedArm] == 0) OCTAVO_RETURN_IF_ERROR(run_generation(kSeedArm, 0));
-  std::vector<std::string> arms = {kMainArm};
-  arms.insert(arms.end(), settings_.controls.begin(), settings_.controls.end());
   for (int generation = 1; generation <= settings_.generations; ++generation)
-    for (const std::string& arm : arms) {
+    for (const std::string& arm : arms_of(settings_)) {
       if (stopped_) break;
       if (!elites_.contains(arm)) {
         elites_[arm] = elites_[kSeedArm];
@@ -291,11 +286,11 @@ void Engine::spend() {
 
 void Engine::show(const std::string& arm, int generation, const std::string& last) {
   if (!parts_.progress) return;
-  EngineStatus status;
+  EvolveProgress status;
   status.arm = arm;
   status.generation = generation;
   status.generations = settings_.generations;
-  for (const auto& record : records_) status.done += record->verdict ? 1 : 0;
+  for (const auto& record : records_) status.candidates += record->verdict ? 1 : 0;
   status.total = static_cast<std::int64_t>(settings_.generations) * settings_.population *
                      static_cast<std::int64_t>(1 + settings_.controls.size()) +
                  static_cast<std::int64_t>(settings_.seeds.size()) + 1;
@@ -304,7 +299,7 @@ void Engine::show(const std::string& arm, int generation, const std::string& las
     status.best = best->second[0].id;
     status.best_speedup = best->second[0].speedup;
   }
-  status.spent_s = spent_s_ + now_s() - clock_s_;
+  status.seconds = spent_s_ + now_s() - clock_s_;
   status.last = last;
   parts_.progress(status);
 }

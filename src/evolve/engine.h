@@ -17,29 +17,18 @@
 #include "evolve/measure.h"
 #include "evolve/selection.h"
 #include "evolve/settings.h"
+#include "octavo/evolve.hpp"
 
 namespace octavo::evolve {
-
-// What the terminal shows.
-struct EngineStatus {
-  std::string arm;
-  int generation = 0, generations = 0;
-  std::int64_t done = 0, total = 0;  // candidates, of all arms
-  std::string best;                  // id of the best kernel of the main arm
-  double best_speedup = 1;
-  double spent_s = 0;
-  std::string last;  // the last verdict, in one sentence
-};
-using EngineProgress = std::function<void(const EngineStatus&)>;
 
 struct Parts {
   Gates gates;  // all of them in order, the performance gate among them
   Measurer* measurer = nullptr;
-  std::map<std::string, std::unique_ptr<Generator>> generators;  // by arm; "evolve" is the main one
-  std::vector<std::pair<std::string, std::string>> sources;      // that patches may change
+  std::map<std::string, std::unique_ptr<Generator>> generators;  // by arm
+  std::vector<std::pair<std::string, std::string>> sources;      // name and text; see Guidance
   // Called with the candidates of a generation before they are judged; may compile them at once.
   std::function<void(const std::vector<Candidate>&)> prepare;
-  EngineProgress progress;
+  std::function<void(const EvolveProgress&)> progress;
   std::function<bool()> stop;  // asked between steps: out of time, or interrupted
 };
 

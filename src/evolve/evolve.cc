@@ -221,13 +221,11 @@ Result<bool> run_session(const Settings& settings, Ledger& ledger, const EvolveS
   }
   parts.measurer = measurer.get();
   parts.sources = changeable_sources(settings.task.kernel, settings.config);
-  Result<std::unique_ptr<Generator>> main = generator_named(settings.generator, settings);
-  if (!main.ok()) return main.status();
-  parts.generators["evolve"] = *std::move(main);
-  for (const std::string& control : settings.controls) {
-    Result<std::unique_ptr<Generator>> generator = generator_named(control, settings);
+  for (const std::string& arm : arms_of(settings)) {
+    Result<std::unique_ptr<Generator>> generator =
+        generator_named(arm == kMainArm ? settings.generator : arm, settings);
     if (!generator.ok()) return generator.status();
-    parts.generators[control] = *std::move(generator);
+    parts.generators[arm] = *std::move(generator);
   }
   const std::string directory = ledger.directory();
   parts.prepare = [directory](const std::vector<Candidate>& candidates) {
@@ -239,11 +237,7 @@ Result<bool> run_session(const Settings& settings, Ledger& ledger, const EvolveS
     return (session.seconds > 0 && spent.count() > session.seconds) ||
            (session.stop && session.stop());
   };
-  if (session.progress)
-    parts.progress = [&session](const EngineStatus& s) {
-      session.progress({s.arm, s.generation, s.generations, s.done, s.total, s.best, s.best_speedup,
-                        s.spent_s, s.last});
-    };
+  parts.progress = session.progress;
   Result<Engine> engine = Engine::make(settings, ledger, std::move(parts));
   if (!engine.ok()) return engine.status();
   return engine->run();

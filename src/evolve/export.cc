@@ -88,7 +88,7 @@ int registers_of(const Record& record) {
 }
 
 void add_row(const Run& run, const EvolveElite& elite, EvolveExport& made) {
-  const Record& record = *find_record(run.contents, elite.id);
+  const Record& record = *run.contents.find(elite.id);
   const std::string comment =
       fmt::format("    // {}: {:+.1f}% ({:+.1f}% to {:+.1f}%) over the base", elite.id,
                   (elite.speedup - 1) * 100, (elite.low - 1) * 100, (elite.high - 1) * 100);
@@ -131,7 +131,7 @@ Result<EvolveExport> export_of(const std::string& directory) {
   const EvolveReport report = summarise(directory, *run);
   EvolveExport made;
   for (const EvolveElite& elite : report.elites) {
-    if (elite.arm != "evolve" || elite.id == kBaseId) continue;
+    if (elite.arm != kMainArm || elite.id == kBaseId) continue;
     if (elite.patch.empty() && run->settings.task.kernel != "ladder")
       add_row(*run, elite, made);
     else if (made.patch.empty())

@@ -120,7 +120,7 @@ std::map<std::string, std::vector<double>> curves(const Run& run) {
   for (const std::string& arm : arms_of(run.settings)) {
     double best = 1;
     for (const Record& record : run.contents.records) {
-      const bool is_seed = record.arm == "seed";
+      const bool is_seed = record.arm == kSeedArm;
       if (!is_seed && record.arm != arm) continue;
       if (record.is_admitted()) best = std::max(best, admitted_speedup(record));
       if (!is_seed) all[arm].push_back(best);
@@ -154,7 +154,7 @@ std::string curve(const Run& run) {
           fmt::format(" {:.1f},{:.1f} {:.1f},{:.1f}", x(i + 1), y(before), x(i + 1), y(values[i]));
       before = values[i];
     }
-    const char* const colour = arm == "evolve"   ? "var(--a)"
+    const char* const colour = arm == kMainArm   ? "var(--a)"
                                : arm == "random" ? "var(--c)"
                                                  : "var(--b)";
     lines += fmt::format(
@@ -216,7 +216,7 @@ std::string reasons_table(const Run& run) {
 std::string sources(const EvolveReport& r) {
   std::string text;
   for (const EvolveElite& e : r.elites) {
-    if (e.arm != "evolve" || e.id == kBaseId) continue;
+    if (e.arm != kMainArm || e.id == kBaseId) continue;
     text += fmt::format("<h2>{}</h2>\n<pre>{}</pre>\n", e.id,
                         escaped(e.config + (e.patch.empty() ? "" : "\n\n" + e.patch)));
   }

@@ -94,6 +94,12 @@ Verdict verdict_named(std::string_view text) {
                               : Verdict::not_done;
 }
 
+const Record* LedgerContents::find(const std::string& id) const {
+  for (const Record& record : records)
+    if (record.candidate.id == id) return &record;
+  return nullptr;
+}
+
 const nlohmann::json* Record::figures(std::string_view gate_name) const {
   for (const GateRecord& each : gates)
     if (each.gate == gate_name) return &each.figures;

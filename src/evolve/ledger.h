@@ -7,7 +7,6 @@
 // measurements two ledgers are equal, whether or not one was interrupted.
 #pragma once
 
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -22,6 +21,10 @@
 
 namespace octavo::evolve {
 
+// The arms of a search: the kernels it starts from, and the search itself. The others are controls.
+inline constexpr const char* kSeedArm = "seed";
+inline constexpr const char* kMainArm = "evolve";
+
 // One gate's outcome for one candidate.
 struct GateRecord {
   std::string gate;
@@ -34,7 +37,7 @@ struct GateRecord {
 // A row of the table of candidates, with what belongs to it.
 struct Record {
   Candidate candidate;
-  std::string arm;                   // "seed", "evolve", or a control: "random", "best_of_n"
+  std::string arm;                   // kSeedArm, kMainArm, or a control: "random", "best_of_n"
   std::string digest;                // of the content
   std::optional<Verdict> verdict{};  // none: not judged yet
   std::string gate, reason;          // the gate that decided
@@ -60,6 +63,7 @@ struct LedgerContents {
   std::vector<Insight> insights;
   std::vector<GenerationRecord> generations;
   double spent_s = 0;
+  const Record* find(const std::string& id) const;  // null: none
 };
 
 class Ledger {

@@ -13,13 +13,7 @@ namespace {
 
 double first_speedup(const Record& record) { return compare(record.first).speedup.value; }
 
-const Record* find(const LedgerContents& contents, const std::string& id) {
-  for (const Record& record : contents.records)
-    if (record.candidate.id == id) return &record;
-  return nullptr;
-}
-
-// What the samples of the performance gate say about its verdict.
+// Compares the verdict of the performance gate with what its samples say.
 void check_verdict(const Settings& settings, const Record& record,
                    std::vector<std::string>& differences) {
   if (record.first.empty() || !record.verdict || !record.duplicate_of.empty()) return;
@@ -80,7 +74,7 @@ std::vector<std::string> replay_differences(const Settings& settings,
         records.push_back(&record);
     if (!elites.contains(generation.arm))
       elites[generation.arm] =
-          elites.contains("seed") ? elites["seed"] : std::vector<Ranked>{{kBaseId, 1}};
+          elites.contains(kSeedArm) ? elites[kSeedArm] : std::vector<Ranked>{{kBaseId, 1}};
     elites[generation.arm] =
         select(elites[generation.arm], records, settings.elites, [&](const Record& record) {
           const bool confirmed =
@@ -88,7 +82,7 @@ std::vector<std::string> replay_differences(const Settings& settings,
           if (record.is_admitted() && !confirmed)
             differences.push_back(fmt::format("{}: admitted, but its samples do not confirm it",
                                               record.candidate.id));
-          return find(contents, record.candidate.id);
+          return &record;
         });
     std::vector<std::string> ids;
     for (const Ranked& elite : elites[generation.arm]) ids.push_back(elite.id);

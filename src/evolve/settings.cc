@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "evolve/ledger.h"
 
 namespace octavo::evolve {
 namespace {
@@ -57,6 +58,12 @@ Task task_from(const nlohmann::json& json) {
 }
 
 }  // namespace
+
+std::vector<std::string> arms_of(const Settings& settings) {
+  std::vector<std::string> arms = {kMainArm};
+  arms.insert(arms.end(), settings.controls.begin(), settings.controls.end());
+  return arms;
+}
 
 nlohmann::json to_json(const Settings& s) {
   return {{"task", task_json(s.task)},

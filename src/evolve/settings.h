@@ -34,6 +34,9 @@ struct Settings {
   std::vector<std::string> may_be_missing;
 };
 
+// kMainArm, then the controls.
+std::vector<std::string> arms_of(const Settings& settings);
+
 nlohmann::json to_json(const Settings& settings);
 Result<Settings> settings_from_json(const nlohmann::json& json);
 

@@ -72,24 +72,12 @@ void count_rejections(const LedgerContents& contents, EvolveReport& report) {
 
 }  // namespace
 
-const Record* find_record(const LedgerContents& contents, const std::string& id) {
-  for (const Record& record : contents.records)
-    if (record.candidate.id == id) return &record;
-  return nullptr;
-}
-
 std::vector<std::string> last_elites(const LedgerContents& contents, const std::string& arm) {
   std::vector<std::string> elites;
   for (const GenerationRecord& generation : contents.generations)
-    if (generation.arm == arm || (generation.arm == "seed" && elites.empty()))
+    if (generation.arm == arm || (generation.arm == kSeedArm && elites.empty()))
       elites = generation.elites;
   return elites;
-}
-
-std::vector<std::string> arms_of(const Settings& settings) {
-  std::vector<std::string> arms = {"evolve"};
-  arms.insert(arms.end(), settings.controls.begin(), settings.controls.end());
-  return arms;
 }
 
 Result<Run> read_run(const std::string& directory) {
@@ -124,7 +112,7 @@ EvolveReport summarise(const std::string& directory, const Run& run) {
   report.finished = complete == static_cast<int>(1 + settings.controls.size());
   for (const std::string& arm : arms_of(settings))
     for (const std::string& id : last_elites(contents, arm))
-      if (const Record* const record = find_record(contents, id); record != nullptr)
+      if (const Record* const record = contents.find(id); record != nullptr)
         report.elites.push_back(elite_of(settings, *record, arm));
   count_rejections(contents, report);
   for (const Insight& insight : contents.insights)

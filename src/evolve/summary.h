@@ -16,11 +16,8 @@ struct Run {
 };
 Result<Run> read_run(const std::string& directory);
 
-const Record* find_record(const LedgerContents& contents, const std::string& id);
 // The ids of an arm's elites after its last complete generation, best first; the base at first.
 std::vector<std::string> last_elites(const LedgerContents& contents, const std::string& arm);
-// "evolve", then the controls.
-std::vector<std::string> arms_of(const Settings& settings);
 
 EvolveReport summarise(const std::string& directory, const Run& run);
 
