@@ -444,14 +444,12 @@ void Engine::measure_again(Record& record) {
     record.admission = "Not admitted: there is no GPU.";
     return;
   }
-  Candidate base;
-  base.kernel = space_.kernel();
-  base.config = settings_.task.base_config;
+  const Candidate base = base_of(settings_.task);
   for (int block = 0; block < settings_.again_blocks; ++block) {
     const std::uint64_t seed =
         seed_for(settings_.seed, record.digest + " again", static_cast<std::uint64_t>(block));
     Result<Block> measured = parts_.measurer->measure(
-        settings_.task, {&base, &record.candidate, seed, settings_.again_rounds,
+        settings_.task, {&base, &record.candidate, seed, settings_.rounds,
                          directory_of(record.candidate), settings_.gate_limit_s});
     if (!measured.ok()) {
       record.admission = measured.status().message();
@@ -496,7 +494,7 @@ Insight Engine::reverted(const Record& record, std::size_t lever) const {
   const std::uint64_t seed =
       seed_for(settings_.seed, record.digest + " without", static_cast<std::uint64_t>(lever));
   const Result<Block> block =
-      parts_.measurer->measure(settings_.task, {&*without, &whole, seed, settings_.again_rounds});
+      parts_.measurer->measure(settings_.task, {&*without, &whole, seed, settings_.rounds});
   if (!block.ok()) {
     insight.not_measured = block.status().message();
     return insight;

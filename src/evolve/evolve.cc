@@ -45,20 +45,7 @@ Result<std::unique_ptr<Generator>> generator_named(std::string_view name, const 
                  fmt::format("{}", fmt::join(kGenerators, ", ")));
 }
 
-Problem problem_of(const EvolveOptions& options, const BenchCase& shape) {
-  Problem p;
-  p.batch = shape.batch;
-  p.heads_q = shape.heads;
-  p.heads_kv = shape.heads_kv.value_or(shape.heads);
-  p.seqlen_q = shape.length;
-  p.seqlen_kv = shape.length_kv.value_or(shape.length);
-  p.head_dim = p.head_dim_v = shape.head_dim;
-  p.q = p.k = p.v = p.out = options.dtype;
-  p.options = options.attention;
-  return p;
-}
-
-// Asked in a child: a process that has opened a GPU cannot pass it on to its children.
+// A child asks, because a process that has opened a GPU cannot pass it on to its children.
 Device first_device() {
   Limits limits;
   limits.gpu = true;
@@ -72,11 +59,9 @@ Device first_device() {
   return {Device::Kind::cuda, std::atoi(child.output.c_str())};
 }
 
-// The configuration that the library chooses for a problem: on the GPU, asked in a child, as this
-// process must not open it; elsewhere the one of an H200.
-Result<std::string> chosen_config(const EvolveOptions& options, Device device,
-                                  const BenchCase& shape) {
-  const Problem problem = problem_of(options, shape);
+// The configuration that the library chooses for a problem. On a GPU a child asks for it, as this
+// process must not open the GPU; elsewhere it is the one of an H200.
+Result<std::string> chosen_config(const Problem& problem, Device device) {
   if (device.kind != Device::Kind::cuda) {
     const Result<Explanation> explained = explain_on_known_gpu(problem, "h200");
     if (!explained.ok()) return explained.status();
@@ -144,7 +129,8 @@ Result<Settings> settings_of(const EvolveOptions& o) {
       return invalid("head_dim_v", fmt::format("{}", *shape.head_dim_v), "that of Q and K");
   s.config = o.config;
   if (o.config.empty()) {
-    Result<std::string> chosen = chosen_config(o, s.task.device, s.task.shapes[0]);
+    Result<std::string> chosen = chosen_config(
+        evidence::problem_of(o.dtype, o.attention, s.task.shapes[0]), s.task.device);
     if (!chosen.ok()) return chosen.status();
     s.config = *std::move(chosen);
   }
@@ -168,7 +154,7 @@ Result<Settings> settings_of(const EvolveOptions& o) {
   s.generations = o.generations;
   s.population = o.population;
   s.elites = o.elites;
-  s.rounds = s.again_rounds = o.rounds;
+  s.rounds = o.rounds;
   s.again_blocks = o.again_blocks;
   s.gate_limit_s = o.gate_seconds;
   s.seed = o.seed.value_or(drawn_seed());
@@ -209,14 +195,10 @@ void compile_at_once(const std::string& directory, const std::vector<Candidate>&
 
 Result<bool> run_session(const Settings& settings, Ledger& ledger, const EvolveSession& session) {
   const std::unique_ptr<Measurer> measurer = gpu_measurer();
-  Candidate base;
-  base.id = kBaseId;
-  base.kernel = settings.task.kernel;
-  base.config = settings.task.base_config;
   Parts parts;
   for (std::unique_ptr<Gate>& gate : standard_gates(settings.task)) {
     if (gate->name() == "counters")
-      parts.gates.push_back(std::make_unique<PerformanceGate>(base, *measurer, settings.rounds));
+      parts.gates.push_back(std::make_unique<PerformanceGate>(*measurer, settings.rounds));
     parts.gates.push_back(std::move(gate));
   }
   parts.measurer = measurer.get();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "evidence/cases/planned_case.h"
 #include "evolve/selection.h"
 #include "evolve/summary.h"
 #include "gpu/driver/driver.h"
@@ -64,19 +65,10 @@ std::string estimate_text(const Task& task, const Sm90ForwardConfig& config, int
     row.estimate.resident =
         std::max(1, std::min(kRegisters / (round_up(registers, 8) * sm90::threads(config)),
                              kSharedMemory / (sm90::smem_bytes(config) + kReserved)));
-  const BenchCase& shape = task.shapes[0];
-  Problem p;
-  p.batch = shape.batch;
-  p.heads_q = shape.heads;
-  p.heads_kv = shape.heads_kv.value_or(shape.heads);
-  p.seqlen_q = shape.length;
-  p.seqlen_kv = shape.length_kv.value_or(shape.length);
-  p.head_dim = p.head_dim_v = shape.head_dim;
-  p.q = p.k = p.v = p.out = task.dtype;
-  p.options = task.attention;
+  const Problem problem = evidence::problem_of(task.dtype, task.attention, task.shapes[0]);
   const Result<GpuInfo> gpu = gpu_named("h200");
   if (!gpu.ok()) return "";
-  const SmLoad load = busiest_sm(row, p, *gpu);
+  const SmLoad load = busiest_sm(row, problem, *gpu);
   std::string text =
       row.estimate.resident > 1 ? fmt::format(".resident = {}, ", row.estimate.resident) : "";
   return text + fmt::format(".block_us = {:.5f}", us / load.blocks);

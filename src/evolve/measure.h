@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How two kernels are timed in turn. The performance gate, the measurement before an admission and
-// the reversal of levers all use it.
+// Times two kernels in turn. The performance gate, the measurement before an admission and
+// the reversal of levers all do so.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace octavo::evolve {
 
 struct MeasureRequest {
-  const Candidate* base = nullptr;  // an empty config: what the library chooses for each shape
+  const Candidate* base = nullptr;  // if its config is empty, the library chooses for each shape
   const Candidate* candidate = nullptr;
   std::uint64_t seed = 0;   // of inputs, and of the order of the two kernels
   int rounds = 0;           // of each shape
@@ -35,24 +35,25 @@ class Measurer {
   virtual double floor_us(const Task& task, const BenchCase& shape) = 0;
 };
 
-// On the task's GPU, in a child process with its own context. The outputs of the last timed runs
-// are compared with the oracle.
+// Measures on the task's GPU, in a child process with its own context. The outputs of the last
+// timed runs are compared with the oracle.
 std::unique_ptr<Measurer> gpu_measurer();
 
 // The least time in which a chip can compute a shape: its work over the peak of the tensor cores.
 double tensor_floor_us(const Task& task, const BenchCase& shape);
 
+// The kernel that candidates of a task are compared with.
+Candidate base_of(const Task& task);
+
 // Times the candidate and the task's base in turn, and lets only a faster one pass. Its figures
 // have the samples.
 class PerformanceGate final : public Gate {
  public:
-  PerformanceGate(const Candidate& base, Measurer& measurer, int rounds)
-      : base_(base), measurer_(measurer), rounds_(rounds) {}
+  PerformanceGate(Measurer& measurer, int rounds) : measurer_(measurer), rounds_(rounds) {}
   std::string_view name() const override { return "performance"; }
   GateOutcome judge(const Candidate& candidate, const Context& context) override;
 
  private:
-  const Candidate& base_;
   Measurer& measurer_;
   int rounds_;
 };

@@ -54,12 +54,20 @@ std::string impossible_time(const Task& task, const std::vector<Block>& blocks,
   return "";
 }
 
+Candidate base_of(const Task& task) {
+  Candidate base;
+  base.kernel = task.kernel;
+  base.config = task.base_config;
+  return base;
+}
+
 GateOutcome PerformanceGate::judge(const Candidate& candidate, const Context& context) {
   if (context.task.device.kind != Device::Kind::cuda)
     return {Verdict::not_done, "Not done: there is no GPU.", {}};
+  const Candidate base = base_of(context.task);
   const Result<Block> block = measurer_.measure(
       context.task,
-      {&base_, &candidate, context.seed, rounds_, context.directory, context.time_limit_s});
+      {&base, &candidate, context.seed, rounds_, context.directory, context.time_limit_s});
   if (block.status().code() == ErrorCode::unsupported)
     return {Verdict::not_done, "Not done: " + block.status().message(), {}};
   if (!block.ok()) return {Verdict::rejected, block.status().message(), {}};

@@ -80,7 +80,6 @@ nlohmann::json to_json(const Settings& s) {
           {"elites", s.elites},
           {"rounds", s.rounds},
           {"again_blocks", s.again_blocks},
-          {"again_rounds", s.again_rounds},
           {"gate_limit_s", s.gate_limit_s},
           {"seed", s.seed},
           {"may_be_missing", s.may_be_missing}};
@@ -106,7 +105,6 @@ Result<Settings> settings_from_json(const nlohmann::json& json) {
     s.elites = json.at("elites").get<int>();
     s.rounds = json.at("rounds").get<int>();
     s.again_blocks = json.at("again_blocks").get<int>();
-    s.again_rounds = json.at("again_rounds").get<int>();
     s.gate_limit_s = json.at("gate_limit_s").get<double>();
     s.seed = json.at("seed").get<std::uint64_t>();
     s.may_be_missing = json.at("may_be_missing").get<std::vector<std::string>>();

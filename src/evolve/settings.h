@@ -25,9 +25,8 @@ struct Settings {
   int generations = 10;
   int population = 8;  // candidates of a generation
   int elites = 3;
-  int rounds = 20;        // of the performance gate
-  int again_blocks = 3;   // fresh processes before an admission
-  int again_rounds = 20;  // of each
+  int rounds = 20;       // of each measurement
+  int again_blocks = 3;  // fresh processes before an admission
   double gate_limit_s = 120;
   std::uint64_t seed = 0;
   // Gates that this machine cannot run, without which a kernel may be admitted all the same.

@@ -185,7 +185,7 @@ TEST_F(EvolveEngine, AKernelThatWasLuckyOnceIsNotAdmitted) {
   settings.controls = {};
   Simulation simulation(settings);
   Parts parts = simulation.parts(settings);
-  parts.gates[5] = std::make_unique<PerformanceGate>(simulation.base, flattering, 20);
+  parts.gates[5] = std::make_unique<PerformanceGate>(flattering, 20);
   parts.measurer = &flattering;
   parts.generators["evolve"] = std::make_unique<Lucky>();
   ASSERT_TRUE(run(directory("a"), settings, simulation, std::move(parts)));
@@ -370,7 +370,7 @@ TEST_F(EvolveEngine, ImpossibleTimesAreRejected) {
   settings.controls = {};
   Simulation simulation(settings);
   Parts parts = simulation.parts(settings);
-  parts.gates[5] = std::make_unique<PerformanceGate>(simulation.base, instant, 20);
+  parts.gates[5] = std::make_unique<PerformanceGate>(instant, 20);
   ASSERT_TRUE(run(directory("a"), settings, simulation, std::move(parts)));
   const LedgerContents all = contents(directory("a"));
   for (const Record& record : all.records) {
@@ -391,7 +391,7 @@ TEST(EvolvePerformanceGate, WithoutAGpuNothingIsRejected) {
   task.device.kind = Device::Kind::cuda;
   const Context context{task, 1, {}, 60, 0, {}};
   const Candidate base;
-  PerformanceGate gate(base, broken, 20);
+  PerformanceGate gate(broken, 20);
   broken.status = Status(ErrorCode::unsupported, "cuInit failed.");
   EXPECT_EQ(gate.judge(base, context).verdict, Verdict::not_done);
   broken.status = Status(ErrorCode::device_error, "It did not end in time.");

@@ -60,20 +60,24 @@ Status validate_cases(const PlannedCaseOptions& options, const std::vector<Bench
                                   {"length_kv", shape.length_kv.value_or(1)},
                                   {"head_dim_v", shape.head_dim_v.value_or(1)}})
       if (n < 1) return invalid(what, fmt::format("{}", n), "1 or more");
-    Problem problem;
-    problem.batch = shape.batch;
-    problem.heads_q = shape.heads;
-    problem.heads_kv = shape.heads_kv.value_or(shape.heads);
-    problem.seqlen_q = shape.length;
-    problem.seqlen_kv = shape.length_kv.value_or(shape.length);
-    problem.head_dim = shape.head_dim;
-    problem.head_dim_v = shape.head_dim_v.value_or(shape.head_dim);
-    problem.q = problem.k = problem.v = options.dtype;
-    problem.out = out_type_of(options.dtype);
-    problem.options = options.attention;
-    OCTAVO_RETURN_IF_ERROR(validate(problem));
+    OCTAVO_RETURN_IF_ERROR(validate(problem_of(options.dtype, options.attention, shape)));
   }
   return {};
+}
+
+Problem problem_of(DType dtype, const Options& attention, const BenchCase& shape) {
+  Problem problem;
+  problem.batch = shape.batch;
+  problem.heads_q = shape.heads;
+  problem.heads_kv = shape.heads_kv.value_or(shape.heads);
+  problem.seqlen_q = shape.length;
+  problem.seqlen_kv = shape.length_kv.value_or(shape.length);
+  problem.head_dim = shape.head_dim;
+  problem.head_dim_v = shape.head_dim_v.value_or(shape.head_dim);
+  problem.q = problem.k = problem.v = dtype;
+  problem.out = out_type_of(dtype);
+  problem.options = attention;
+  return problem;
 }
 
 double flop_of(const BenchCase& shape, Causal causal) {

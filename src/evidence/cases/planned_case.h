@@ -35,6 +35,9 @@ std::vector<BenchCase> named_cases(std::vector<BenchCase> cases);
 // The first error in the options or a shape, in one sentence.
 Status validate_cases(const PlannedCaseOptions& options, const std::vector<BenchCase>& cases);
 
+// The problem of a shape; the output has the inputs' dtype, f16 if that is an 8-bit one.
+Problem problem_of(DType dtype, const Options& attention, const BenchCase& shape);
+
 // 4 B H S D times seqlen_kv, half of it when causal.
 double flop_of(const BenchCase& shape, Causal causal);
 
