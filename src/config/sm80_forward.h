@@ -54,9 +54,10 @@ OCTAVO_HD constexpr int threads(const Sm80ForwardConfig& c) {
   return math_threads(c) + 32 * c.producer_warps;
 }
 OCTAVO_HD constexpr int step_keys(const Sm80ForwardConfig& c) { return c.block_n * c.warps_n; }
-// Columns of V and O. Beyond 256, whose accumulators fill the registers, two work tiles of the same
-// rows take half of them each, and each computes all scores.
+// More columns of V and O than 256, whose accumulators fill the registers, are divided between two
+// work tiles of the same rows, each of which computes all scores.
 inline constexpr int kMaxTileColumns = 256;
+// Columns of V and O of all tiles.
 OCTAVO_HD constexpr int all_v_columns(const Sm80ForwardConfig& c) {
   return c.head_dim_v > 0 ? c.head_dim_v : c.head_dim;
 }

@@ -61,7 +61,7 @@ struct Sm90ForwardConfig {
   int pv_buffers = 1;         // 2: one such product runs while the other is promoted
 
   OutputConfig output = {};
-  ModifierConfig modifiers = {};  // with 8-bit Q and K only block_mask
+  ModifierConfig modifiers = {};  // 8-bit Q and K allow only block_mask
 
   bool operator==(const Sm90ForwardConfig&) const = default;
 };
@@ -92,9 +92,10 @@ OCTAVO_HD constexpr bool is_8bit_out(const Config& c) {
   return element_bytes(c.output.element) == 1;
 }
 OCTAVO_HD constexpr bool has_f16_scores(const Config& c) { return c.scores != ScoreType::f32; }
-// Columns of V and O. Beyond 256, the most that a wgmma has, two work tiles of the same rows take
-// half of them each, and each computes all scores.
+// More columns of V and O than 256, the most that a wgmma has, are divided between two work tiles of
+// the same rows, each of which computes all scores.
 inline constexpr int kMaxTileColumns = 256;
+// Columns of V and O of all tiles.
 OCTAVO_HD constexpr int all_v_columns(const Config& c) {
   return c.head_dim_v > 0 ? c.head_dim_v : c.head_dim;
 }
@@ -160,8 +161,8 @@ OCTAVO_HD constexpr bool has_block_mask(const Config& c) { return c.modifiers.bl
 OCTAVO_HD constexpr bool has_other_modifiers(const Config& c) {
   return count(c.modifiers) > (has_block_mask(c) ? 1 : 0);
 }
-// A block of keys may be two of the mask's, which need not be neighbours. `loaded_keys` are loaded
-// at once.
+// A block of keys may consist of two blocks of the mask, which need not be neighbours. Each is
+// loaded by itself, and has `loaded_keys` keys.
 OCTAVO_HD constexpr int listed_blocks(const Config& c) {
   return has_block_mask(c) ? max_of(c.block_n / c.modifiers.block_mask, 1) : 1;
 }
@@ -262,7 +263,7 @@ OCTAVO_HD constexpr bool starts_at_diagonal(const Config& c) {
 }
 OCTAVO_HD constexpr int tile_slot_bytes(const Config& c) { return publishes_sequence(c) ? 48 : 32; }
 
-// With a block mask: what the producer publishes about the blocks in each stage.
+// Bytes that the producer publishes about the blocks of the mask in each stage.
 OCTAVO_HD constexpr int listed_bytes(const Config& c) {
   return has_block_mask(c) ? 8 * listed_blocks(c) : 0;
 }
@@ -334,8 +335,8 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
       s.v_scales + (is_8bit_pv(c) && !is_split_kv(c) ? c.warpgroups * v_columns(c) * 4 : 0);
   s.listed = s.tile_slots + (is_split_kv(c) ? 0 : kTileSlots * tile_slot_bytes(c));
   s.barriers = s.listed + kv_buffers(c) * listed_bytes(c);
-  // Full and empty for each Q tile, K slice and V buffer (of which as many barriers are counted as
-  // of K's); one for each warpgroup (tail_full in the persistent kernel, which uses only the first,
+  // Full and empty for each Q tile and K slice, and for V as many barriers as for K, though V has no
+  // slices; one for each warpgroup (tail_full in the persistent kernel, which uses only the first,
   // or partials_full with split-KV); and three for the score tiles of each warpgroup.
   s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) * k_slices(c) + c.warpgroups) +
             (c.modifiers.score_tiles ? 24 * c.warpgroups : 0);

@@ -2,9 +2,9 @@
 // Forward attention on mma.sync: o = softmax(scale * q k^T) v, for Ampere, Ada and later chips.
 //
 // A CTA owns block_m query rows of one head, and all columns of O, or half of them if there are
-// more than 256. warps_m warps divide the rows; warps_n warps divide
-// the keys of every step among themselves, each with its own running maximum, sum and O, which
-// are combined through shared memory at the end (small grids need the parallelism).
+// more than 256. warps_m warps divide the rows; warps_n warps divide the keys of every step among
+// themselves, each with its own running maximum, sum and O, which are combined through shared
+// memory at the end (small grids need the parallelism).
 //
 //   shared memory   what                                     bytes
 //   q               block_m rows                             sm80::q_bytes

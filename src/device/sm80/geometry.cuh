@@ -42,8 +42,8 @@ template <class Config>
 using ParamsOf = typename SelectParams<any(Config::value.modifiers),
                                        Config::value.modifiers.block_mask != 0>::Type;
 
-// Of a work tile that has only a part of the columns of V and O: the first of them, and how many
-// exist from there on.
+// The part of a row tile that says which columns of V and O it has, if there are more than one tile
+// of columns: the first one, and how many columns of the problem begin there.
 template <int kColumnTiles>
 struct ColumnTile {
   i32 first_column, columns_left;

@@ -13,8 +13,8 @@
 
 namespace octavo::sm90 {
 
-// The blocks of the mask in a block of keys: of each its first key, and the index of its table of
-// bits, or -1.
+// The blocks of the mask in a block of keys: for each, its first key, and the index of its table of
+// bits, or -1 without bits.
 template <int kBlocks>
 struct ListedKeys {
   i32 key[kBlocks], bits[kBlocks];
@@ -65,8 +65,8 @@ struct ListedBlocks {
     return keys;
   }
 
-  // Brings the beginning of a tile's lists into L2, by the lanes of a warp: entries are read one
-  // after the other, and each would wait for memory.
+  // A warp brings the beginning of a tile's lists into L2, because entries are read one after the
+  // other, and each would wait for memory.
   static OCTAVO_DEVICE void prefetch(const Sm90ForwardParams& p, const WorkTile& t, u32 lane) {
     constexpr i32 kSectorEntries = 8;
     const i32 entry = static_cast<i32>(lane) * kSectorEntries;
@@ -103,7 +103,8 @@ struct ListedBlocks {
 
   // --- mask -------------------------------------------------------------------------------------
 
-  // Whether some row does not see all keys: but for bits all rows see those that `tile` calls full.
+  // Whether a row may not see all of the keys: a block has bits, or keys outside of those that all
+  // rows see, from full_begin to full_end of the tile.
   template <class TileProgress>
   static OCTAVO_DEVICE bool hides_keys(const Keys& keys, const TileProgress& tile) {
     bool hides = false;
@@ -113,8 +114,8 @@ struct ListedBlocks {
               needs_mask(keys.key[b], kKeys, tile.full_begin, tile.full_end);
     return hides;
   }
-  // Hides the keys that a row does not see: those outside its limits, and those without a bit. Each
-  // thread makes or loads the words of its own two rows, of 32 keys each.
+  // Hides the keys that a row does not see: those outside its limits, and those without a bit. A
+  // word has a bit for each of 32 keys, and each thread computes the words of its own two rows.
   template <class N>
   static OCTAVO_DEVICE void hide(typename N::Scores& scores, const Sm90ForwardParams& p,
                                  const typename G::RowTile& tile, const Keys& keys) {
@@ -146,7 +147,7 @@ struct ListedBlocks {
   static OCTAVO_DEVICE u32 bits_until(i32 end) {
     return ~ptx::shift_left(0xffffffffu, static_cast<u32>(max_of(end, 0)));
   }
-  // Hides the scores of pair n8 * 2 + r whose bit of `seen`, of the last two, is not set.
+  // Hides those scores of pair n8 * 2 + r whose bit is not set among the lowest two of `seen`.
   template <class Scores>
   static OCTAVO_DEVICE void hide_pair(Scores& scores, u32 pair, u32 seen) {
     if constexpr (has_f16_scores(C)) {

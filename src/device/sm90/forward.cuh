@@ -166,7 +166,8 @@ struct Consumer {
   }
   // Releases K of an own block, and Q after the tile's last one.
   OCTAVO_DEVICE void release_k() {
-    if (has_block_mask(C)) progress.n = (listed = Listed::read(k.stage())).key[0];
+    if (has_block_mask(C)) listed = Listed::read(k.stage());
+    if (has_block_mask(C)) progress.n = listed.key[0];
     // Lane 0 arrives for the warp: no lane may still be reading the scales or the listed block.
     if (scaled_keys(C) > 0 || has_block_mask(C)) ptx::warp_sync();
     release_k_stage();

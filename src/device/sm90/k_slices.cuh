@@ -35,14 +35,12 @@ struct KSlices {
   static_assert(kCount == 1 || (!is_8bit_qk(C) && C.schedule == Schedule::qk_first &&
                                 !is_split_kv(C) && !has_block_mask(C)),
                 "only 16-bit qk_first kernels without block masks load K in slices");
-  static_assert(column_tiles(C) == 1 || (!is_8bit_pv(C) && !is_split_kv(C) && !has_block_mask(C)),
-                "only 16-bit kernels without block masks have two tiles of V's columns");
 
   static OCTAVO_DEVICE u32 number(const KvState& k, u32 slice) {
     return slice + 1 == kCount ? k.stage() : C.stages + k.stage() * (kCount - 1) + slice;
   }
 
-  // By the producer: each slice once all warpgroups have released that of an earlier block.
+  // The producer loads each slice once all warpgroups have released that of an earlier block.
   static OCTAVO_DEVICE void load(const Sm90ForwardParams& p, i32 token, i32 head, i32 batch,
                                  KvState& k, bool leader) {
     OCTAVO_UNROLL
@@ -52,14 +50,14 @@ struct KSlices {
       if (!leader) continue;
       const u32 bar = G::k_full(number(k, slice));
       ptx::mbarrier_arrive_expect_tx(bar, kBytes);
-      load_columns(p.k, G::k_tile(k.stage()) + slice * kBytes, bar, C.block_n, token, head, batch,
-                   {G::kQkPanels.row_bytes, G::kQkPanels.columns, kPanels},
-                   static_cast<i32>(slice) * kSliceColumns);
+      load_rows(p.k, G::k_tile(k.stage()) + slice * kBytes, bar, C.block_n, token, head, batch,
+                {G::kQkPanels.row_bytes, G::kQkPanels.columns, kPanels},
+                static_cast<i32>(slice) * kSliceColumns);
     }
     k.advance();
   }
 
-  // By a consumer: releases all slices but the last of a block that it does not need.
+  // A consumer releases all slices but the last of a block that it does not need.
   template <class Blocks>
   static OCTAVO_DEVICE void skip(const Blocks& blocks) {
     OCTAVO_UNROLL
@@ -71,8 +69,8 @@ struct KSlices {
     }
   }
 
-  // Q K^T of one slice. pin() hides where the addresses came from: of so many steps, the compiler
-  // would compute all of them before the main loop and spill them.
+  // Starts Q K^T of one slice. pin() hides where the addresses came from: there are so many steps
+  // that the compiler, which would compute all addresses before the main loop, would spill them.
   template <class Scores>
   static OCTAVO_DEVICE void qk(Scores& scores, u32 q, u32 stage, int slice) {
     u32 k = static_cast<u32>(k_major(G::k_tile(stage), G::kSwizzle));
@@ -91,8 +89,8 @@ struct KSlices {
         ptx::wgmma_bf16<false, false>(scores.s, a, b, accumulate);
     }
   }
-  // A slice has been read once the products with it are complete, which is known while those with
-  // the next one run. Blocks::release_k() releases the last.
+  // Starts Q K^T of a block, and releases each slice once the products with it are complete, while
+  // those with the next slice run. Blocks::release_k() releases the last slice.
   template <class Scores, class Blocks>
   static OCTAVO_DEVICE void start_qk(Scores& scores, u32 q, const Blocks& blocks) {
     const KvState& k = blocks.k;

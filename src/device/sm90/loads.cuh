@@ -11,22 +11,13 @@
 
 namespace octavo::sm90 {
 
-// `rows` rows of a head from row `token` on, panel by panel.
+// Loads `rows` rows of a head, from row `token` and column `first_column` on, panel by panel.
 OCTAVO_DEVICE void load_rows(const ptx::TensorMap& map, u32 to, u32 bar, int rows, i32 token,
-                             i32 head, i32 batch, Panels panels) {
+                             i32 head, i32 batch, Panels panels, i32 first_column = 0) {
   OCTAVO_UNROLL
   for (int panel = 0; panel < panels.count; ++panel)
     ptx::tma_load(to + panel * rows * panels.row_bytes, &map, bar,
-                  {panel * panels.columns, token, head, batch});
-}
-
-// The same from column `first` on.
-OCTAVO_DEVICE void load_columns(const ptx::TensorMap& map, u32 to, u32 bar, int rows, i32 token,
-                                i32 head, i32 batch, Panels panels, i32 first) {
-  OCTAVO_UNROLL
-  for (int panel = 0; panel < panels.count; ++panel)
-    ptx::tma_load(to + panel * rows * panels.row_bytes, &map, bar,
-                  {first + panel * panels.columns, token, head, batch});
+                  {first_column + panel * panels.columns, token, head, batch});
 }
 
 // Called by kThreads threads; `thread` is the number of this one.

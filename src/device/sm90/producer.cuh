@@ -52,8 +52,8 @@ struct Producer {
     }
   }
 
-  // The first key of the tile's visit-th block, or of listed blocks; and what loads take: that key,
-  // or those of all blocks.
+  // key_of: the first key of the tile's visit-th block, or of the first listed block. keys_of: the
+  // argument of the loads, which is that key, or the keys of all listed blocks.
   static OCTAVO_DEVICE i32 key_of(const WorkTile& t, i32 visit) { return first_key<G>(t, visit); }
   static OCTAVO_DEVICE i32 key_of(const WorkTile&, const ListedKeys& visit) { return visit.key[0]; }
   static OCTAVO_DEVICE i32 keys_of(i32 /*visit*/, i32 n) { return n; }
@@ -100,9 +100,9 @@ struct Producer {
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, G::S.v_bytes);
       if constexpr (column_tiles(C) > 1)
-        load_columns(p.v, G::v_tile(v.stage()), bar, C.block_n, t.span.kv_begin + n,
-                     p.by_heads_per_kv.quotient(head_of<C>(t)), t.batch, v_panels(C),
-                     first_column_of<C>(t));
+        load_rows(p.v, G::v_tile(v.stage()), bar, C.block_n, t.span.kv_begin + n,
+                  p.by_heads_per_kv.quotient(head_of<C>(t)), t.batch, v_panels(C),
+                  first_column_of<C>(t));
       else
         N::load_v(p, G::v_tile(v.stage()), bar, t.span, t.sequence, keys_of(visit, n),
                   p.by_heads_per_kv.quotient(t.head), t.batch);

@@ -272,8 +272,8 @@ Case make_sized_case(const AxisValues& values, std::uint64_t seed, const Resize&
   return c;
 }
 
-// Gives one random case in kSomeWide more than 256 columns of Q and K, of V, or of both, which some
-// backends serve only in 16 bits. The oracle takes long, so there are few keys.
+// Gives one random case in kSomeWide more than 256 columns of Q and K, of V, or of both. GPUs
+// serve such cases in 16 bits alone. Only cases with few keys are changed, as the oracle takes long.
 Case with_wide_heads(Case c) {
   constexpr int kSomeWide = 24;
   constexpr std::int64_t kMostKeys = 260;

@@ -30,8 +30,8 @@ enum class InputValues : std::uint8_t {
   normal,
   positive,    // V without its signs
   equal_keys,  // every key of a head, and its row of V, is the first one
-  low_tail,    // all keys after the first 64 have low scores, which exposes a kernel that skips
-               // them: none of them has much weight, but together they have
+  low_tail,    // all keys after the first 64 have low scores: each has little weight, but together
+               // they have much, which exposes a kernel that skips them
 };
 
 // cu_seqlens of a varlen batch of kHostileSequences, lengths and page table of a paged cache, or

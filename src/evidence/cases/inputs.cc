@@ -151,12 +151,12 @@ void add_outliers(const Tensor& t, std::int64_t channel) {
       }
 }
 
-// InputValues::low_tail: makes Q and K positive, and keys after the first 64 so much smaller that
-// with the usual scale their scores are 3, 5 or 7 log2 units lower, by the seed.
+// Shapes Q and K for InputValues::low_tail: makes them positive, and keys after the first 64 so much
+// smaller that with the usual scale their scores are 3, 5 or 7 log2 units lower, by the seed.
 void lower_tail(const Case& c, const Tensor& t, const std::vector<Span>& spans,
                 std::uint64_t stream) {
   constexpr std::int64_t kHighKeys = 64;
-  constexpr float kMeanProduct = 0.6366f, kLn2 = 0.6931f;  // of the sizes of two normal values
+  constexpr float kMeanProduct = 0.6366f, kLn2 = 0.6931f;  // of the magnitudes of two normal values
   const auto lower_log2 = static_cast<float>(3 + 2 * (c.seed % 3));
   const float factor =
       1 - lower_log2 * kLn2 / (kMeanProduct * std::sqrt(static_cast<float>(c.head_dim)));
@@ -175,8 +175,11 @@ void lower_tail(const Case& c, const Tensor& t, const std::vector<Span>& spans,
 // a sequence become its first row.
 void shape_values(const Case& c, const Tensor& t, const std::vector<Span>& spans,
                   std::uint64_t stream) {
-  if (c.values == InputValues::low_tail && stream < 2) lower_tail(c, t, spans, stream);
-  if (c.values == InputValues::normal || c.values == InputValues::low_tail || stream == 0) return;
+  if (c.values == InputValues::low_tail) {
+    if (stream < 2) lower_tail(c, t, spans, stream);
+    return;
+  }
+  if (c.values == InputValues::normal || stream == 0) return;
   if (c.values == InputValues::positive && stream != 2) return;
   for (const Span& span : spans)
     for (std::int64_t h = 0; h < t.shape[1]; ++h)

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -177,16 +176,21 @@ void add_score_tiles(Sm90ForwardConfig& c) {
   if (m.score_tiles) sm90::fit_smem(c);
 }
 
+// Sets what the problem alone decides: the type and the amax of the output, and the modifiers.
+void set_output_and_modifiers(Sm90ForwardConfig& c, const Problem& p) {
+  c.output = {.element = element_of(p.out), .amax = p.out_amax};
+  c.modifiers = modifiers_of(p);
+  if (p.bias) c.modifiers.bias_element = element_of(*p.bias);
+}
+
 // The configuration of a table row for a kernel problem.
 Sm90ForwardConfig config_for(const sm90::TableRow& row, const Problem& p) {
   Sm90ForwardConfig c = is_8bit(p.q) && !is_8bit(p.v)
                             ? sm90::mixed_config_of(row, element_of(p.q), element_of(p.v))
                             : sm90::config_of(row, element_of(p.q));
   c.v_element = element_of(p.v);
-  c.output = {.element = element_of(p.out), .amax = p.out_amax};
   c.k_scales = k_scales_of(p);
-  c.modifiers = modifiers_of(p);
-  if (p.bias) c.modifiers.bias_element = element_of(*p.bias);
+  set_output_and_modifiers(c, p);
   // Without a limit the compiler takes more registers for modifiers than the CTAs that the estimate
   // counts on an SM have. With it nothing, or 8 bytes, is spilled.
   if (any(c.modifiers) && sm90::is_split_kv(c)) c.min_ctas = row.estimate.resident;
@@ -203,10 +207,10 @@ int block_mask_stages(Sm90ForwardConfig c) {
   return c.stages;
 }
 
-// The keys and the order of the products of an 8-bit kernel with a block mask: the first for
-// which there are registers and two stages; one that held more than 232 registers spilled. Wide
-// slices of P V leave few waits, and as in the dense kernels Q K^T is queued behind the last one.
-// Of blocks of 64, two are one block of keys.
+// Sets the keys and the order of the products of an 8-bit kernel with a block mask: the first of
+// the list for which there are registers and two stages. A kernel that held more than 232 registers
+// spilled. Wide slices of P V leave few waits, and as in the dense kernels Q K^T is queued behind
+// the last one. With blocks of 64, a block of 128 keys is two of the mask's.
 void set_8bit_products(Sm90ForwardConfig& c) {
   constexpr int kWidest = 128, kNarrow = 64, kMostHeld = 232;
   for (const int narrowest : {std::min(kNarrow, c.head_dim), 16})
@@ -243,9 +247,7 @@ Sm90ForwardConfig block_mask_config(const Problem& p, ScoreType scores) {
   c.min_ctas = !small || columns > 192 ? 1 : three ? 3 : 2;
   const int narrow = small && !sm90::is_8bit_qk(c) ? 32 : 64;
   c.block_n = columns <= 128 ? static_cast<int>(p.block_mask) : narrow;
-  c.output = {.element = element_of(p.out), .amax = p.out_amax};
-  c.modifiers = modifiers_of(p);
-  if (p.bias) c.modifiers.bias_element = element_of(*p.bias);
+  set_output_and_modifiers(c, p);
   // 16-bit kernels have no room for columns of ones beside three stages.
   c.sum_rounded_p = sm90::is_8bit_pv(c) && !p.lse;
   if (sm90::is_8bit_pv(c)) set_8bit_products(c);
@@ -257,8 +259,7 @@ Sm90ForwardConfig block_mask_config(const Problem& p, ScoreType scores) {
 // keys at once, for which there are shared memory and registers.
 Sm90ForwardConfig wide_config(const Problem& p) {
   const auto columns = [](std::int64_t head_dim) {
-    constexpr std::array<int, 7> kColumns = {64, 96, 128, 192, 256, 384, 512};
-    return *std::lower_bound(kColumns.begin(), kColumns.end(), static_cast<int>(head_dim));
+    return *std::lower_bound(kSm90HeadDims.begin(), kSm90HeadDims.end(), head_dim);
   };
   Sm90ForwardConfig c;
   c.element = c.v_element = element_of(p.q);
@@ -267,9 +268,7 @@ Sm90ForwardConfig wide_config(const Problem& p) {
   if (c.head_dim_v == c.head_dim) c.head_dim_v = 0;
   c.warpgroups = 2;
   c.sum_rounded_p = false;
-  c.output = {.element = element_of(p.out), .amax = p.out_amax};
-  c.modifiers = modifiers_of(p);
-  if (p.bias) c.modifiers.bias_element = element_of(*p.bias);
+  set_output_and_modifiers(c, p);
   const int most_keys = sm90::v_columns(c) > 192 ? 80 : 96;
   constexpr int kFewestKeys = 64;
   for (c.stages = 2; c.stages > 0; --c.stages)
@@ -305,7 +304,7 @@ bool sm90_forward_supports(const Resolved& resolved, const GpuInfo& gpu) {
   const bool in_16_bits = as_given && (p.q == DType::f16 || p.q == DType::bf16);
   const bool v_fits =
       p.v == p.q || p.v == DType::f16 || p.v == DType::bf16 || (is_fp8(p.q) && is_fp8(p.v));
-  // Of modifiers 8-bit kernels have block masks alone.
+  // Block masks are the only modifiers of 8-bit kernels.
   Problem visible = p;
   visible.block_mask = 0;
   const bool in_8_bits = is_8bit(p.q) && p.q != DType::sim8 && p.k == p.q && v_fits &&

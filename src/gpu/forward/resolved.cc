@@ -80,10 +80,10 @@ Status gpu_serves(const Resolved& resolved) {
   if (p.q == DType::f32) return unsupported("q dtype", "f32", "16- and 8-bit dtypes on a GPU");
   const OperandFormats& formats = resolved.formats;
   const bool as_given = !formats.q.rounded && !formats.k.rounded && !formats.v.rounded;
-  constexpr std::int64_t kMostColumns = 512, kMostOfAll = 256;
+  constexpr std::int64_t kMostColumns = 512, kAlwaysServed = 256;
   for (const auto& [what, columns] :
        {std::pair{"head_dim", p.head_dim}, {"head_dim_v", p.head_dim_v}}) {
-    if (columns <= kMostOfAll) continue;
+    if (columns <= kAlwaysServed) continue;
     if (size_bytes(p.q) != 2 || !as_given)
       return unsupported(what, fmt::format("{}", columns),
                          "1 to 256 on a GPU; up to 512 with f16 or bf16 q, k and v and precision "

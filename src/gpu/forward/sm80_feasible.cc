@@ -12,7 +12,8 @@ namespace octavo {
 namespace {
 
 constexpr int kMostThreads = 1024;
-constexpr int kMostHeadDim = 512, kMost8BitHeadDim = 256;
+// The second with 8-bit elements, and with a block mask.
+constexpr int kMostHeadDim = 512, kMostOtherHeadDim = 256;
 // FP8 accumulators lose accuracy beyond this many keys, and a block is accumulated without
 // promotion.
 constexpr int kMostFp8Keys = 192;
@@ -40,7 +41,7 @@ Status check_types(const Sm80ForwardConfig& c) {
 Status check_shape(const Sm80ForwardConfig& c) {
   const int step = is_native_8bit(c.element) ? 32 : 16;
   const int most = element_bytes(c.element) == 2 && c.modifiers.block_mask == 0 ? kMostHeadDim
-                                                                                : kMost8BitHeadDim;
+                                                                                : kMostOtherHeadDim;
   if (c.head_dim < step || c.head_dim > most || c.head_dim % step != 0) {
     return wrong_field("head_dim", c.head_dim,
                        fmt::format("multiples of {} up to {} for this element{}", step, most,

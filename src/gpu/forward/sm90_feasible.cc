@@ -2,9 +2,10 @@
 // One error message for each rule. The rules about shapes repeat the static_asserts of device/sm90
 // before a compiler is started.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
+#include <string>
 #include <utility>
 
 #include "gpu/forward/sm90_forward.h"
@@ -54,7 +55,8 @@ Status check_elements(const Sm90ForwardConfig& c) {
   return check_name("scores", c.scores);
 }
 
-// More than 256 columns: of Q and K in slices, or of V and O in two tiles.
+// What a configuration must not have with more than 256 columns of Q and K, which are loaded in
+// slices, or of V and O, which have two tiles.
 Status check_wide(const Sm90ForwardConfig& c) {
   const int widest = std::max(c.head_dim, sm90::all_v_columns(c));
   if (widest <= sm90::kMaxTileColumns) return {};
@@ -69,14 +71,13 @@ Status check_wide(const Sm90ForwardConfig& c) {
 
 Status check_tile(const Sm90ForwardConfig& c) {
   const auto is_known = [](int columns) {
-    constexpr int kHeadDims[] = {64, 96, 128, 192, 256, 384, 512};
-    return std::find(std::begin(kHeadDims), std::end(kHeadDims), columns) != std::end(kHeadDims);
+    return std::find(kSm90HeadDims.begin(), kSm90HeadDims.end(), columns) != kSm90HeadDims.end();
   };
-  if (!is_known(c.head_dim))
-    return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256, 384, 512");
+  const std::string known = fmt::format("{}", fmt::join(kSm90HeadDims, ", "));
+  if (!is_known(c.head_dim)) return wrong_field("head_dim", c.head_dim, known);
   if (c.head_dim_v != 0 && (!is_known(c.head_dim_v) || c.head_dim_v == c.head_dim))
     return wrong_field("head_dim_v", c.head_dim_v,
-                       "64, 96, 128, 192, 256, 384, 512 other than head_dim, 0 for head_dim");
+                       known + " other than head_dim, 0 for head_dim");
   OCTAVO_RETURN_IF_ERROR(check_wide(c));
   if (c.head_dim_v != 0 && sm90::is_8bit_qk(c))
     return wrong_field("head_dim_v", c.head_dim_v, "0 with 8-bit Q and K");

@@ -21,6 +21,9 @@
 
 namespace octavo {
 
+// The columns of Q and K, and of V, for which there are kernels.
+inline constexpr std::array kSm90HeadDims = {64, 96, 128, 192, 256, 384, 512};
+
 // Checks whether a chip can run a configuration. A pure function, used by chooser, tuner and tests.
 // `arch` and `smem_bytes` are the chip's; only sm_90 has these instructions.
 Status feasible(const Sm90ForwardConfig& config, int arch, int smem_bytes);

@@ -16,7 +16,7 @@ constexpr std::size_t kMostSms = 256;
 
 constexpr double kTileWork = 2;  // the fixed cost of a tile, in blocks
 
-// The heads that tiles are counted for: with several column_tiles, each tile of columns is one.
+// The heads that tiles are counted for. Each tile of columns counts as one more.
 std::int64_t tile_heads(const Problem& p, const Sm90ForwardConfig& c) {
   return p.heads_q * p.batch * sm90::column_tiles(c);
 }

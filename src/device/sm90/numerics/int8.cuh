@@ -187,7 +187,7 @@ struct NumericsInt8 : PromotedPv<G, Int8P<G>>, QuantizedQk<G> {
       after_hiding(scores);
     }
   }
-  // The largest may be hidden now.
+  // The largest score may be hidden now.
   static OCTAVO_DEVICE void after_hiding(Scores& scores) {
     if (!kBiased) find_largest(scores);
   }
