@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What generators write: a JSON document with candidates, from a program or from a script.
+// Reads the answers of generators, programs or scripts: JSON documents with candidates.
 #include <fmt/format.h>
 
 #include "base/error.h"

@@ -22,8 +22,8 @@ struct Lever {
 struct Candidate {
   std::string id;      // "c17"; given by the engine, unique in a run
   std::string kernel;  // the family: "sm90_forward", "sm80_forward"
-  // What gates look at: the whole configuration, as text that the family's parser accepts, and all
-  // patches one after the other. The first parent's, with the levers applied.
+  // The gates judge these two: the first parent's configuration and patches with the levers applied.
+  // The configuration is text that the family's parser accepts; patches follow one after the other.
   std::string config;
   std::string patch;
 
@@ -35,11 +35,11 @@ struct Candidate {
   bool operator==(const Candidate&) const = default;
 };
 
-// Of what the gates look at: candidates with the same digest are the same.
+// The digest of kernel, config and patch: gates cannot tell candidates with equal digests apart.
 std::string content_digest(const Candidate& candidate);
 
 nlohmann::json to_json(const std::vector<Lever>& levers);
-// Of JSON from a generator: an error names what is wrong with it.
+// Reads the levers of a generator's JSON. An error names what is wrong with it.
 Result<std::vector<Lever>> levers_from_json(const nlohmann::json& json);
 
 }  // namespace octavo::evolve

@@ -15,10 +15,10 @@
 
 namespace octavo::evolve {
 
-// What a run of evolve optimises.
+// The kernel that a run optimises, and the cases for which it does.
 struct Task {
   std::string kernel;  // the family
-  // What candidates may not change: the inputs' type and the precision.
+  // The inputs' type and the precision, which candidates may not change.
   DType dtype = DType::f16;
   Options attention{};
   std::vector<BenchCase> shapes;  // the score is the geometric mean over them

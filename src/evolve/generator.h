@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What proposes candidates.
+// Generators propose candidates.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Proposal {
   std::string other_parent;  // of a crossover
   std::vector<Lever> levers;
   std::string rationale;
-  // What the author sent could not be understood: a candidate that is rejected with this reason.
+  // If not empty, the author's text could not be read, and the candidate is rejected with this reason.
   std::string refusal;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run does, as a value that the ledger keeps: a resumed run needs nothing else.
+// All settings of a run. The ledger keeps them, so that a resumed run needs nothing else.
 #pragma once
 
 #include <cstdint>

@@ -71,7 +71,7 @@ class ReportInBrowserTest(unittest.TestCase):
     def reports(self, kind):
         for path in sorted(self.folder.glob("*.json")):
             report = json.loads(path.read_text())
-            if report.get("kind") == kind:
+            if isinstance(report, dict) and report.get("kind") == kind:
                 yield path.stem, report
 
     def test_the_numbers_that_are_shown_are_those_of_the_json(self):

@@ -30,14 +30,14 @@ Columns columns() {
 bool has_fp8(const KnownGpu& gpu) { return gpu.arch == 0 || gpu.arch >= 89; }
 bool is_cpu(const KnownGpu& gpu) { return gpu.arch == 0; }
 
-Problem problem_of(DType qkv, DType out = DType::f16) {
+Problem problem_of(DType qkv) {
   Problem problem;
   problem.batch = 2;
   problem.heads_q = problem.heads_kv = 4;
   problem.seqlen_q = problem.seqlen_kv = 512;
   problem.head_dim = problem.head_dim_v = 64;
   problem.q = problem.k = problem.v = qkv;
-  problem.out = is_8bit(qkv) ? out : qkv;
+  problem.out = is_8bit(qkv) ? DType::f16 : qkv;
   return problem;
 }
 

@@ -30,7 +30,7 @@ struct Accumulator {
   OCTAVO_DEVICE float (&tile(int i))[4] { return *reinterpret_cast<float(*)[4]>(x + i * 4); }
 };
 
-// Of the thread's rows g and g + 8.
+// The softmax's state of the thread's rows g and g + 8.
 struct RowState {
   float max[2] = {-kInfinity, -kInfinity};
   float sum[2] = {0, 0};  // this thread's part; the quad's four parts are added at the end

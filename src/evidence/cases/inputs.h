@@ -62,7 +62,7 @@ struct PagedCache {
     std::vector<float> scales;  // of an 8-bit cache
     Scales scales_view;
     std::vector<std::uint16_t> groups;  // of an int4 cache
-    // Of an 8-bit or int4 cache: what it holds, dense (batch, heads, keys, head_dim).
+    // The values that an 8-bit or int4 cache holds, dense (batch, heads, keys, head_dim).
     TensorMemory values;
   };
   Operand k, v;

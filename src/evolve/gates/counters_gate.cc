@@ -80,8 +80,8 @@ std::set<std::string> formats_of(const KernelConfig& config) {
 
 using Products = std::map<std::string, std::int64_t>;  // by format
 
-// Of a first call, whose outputs are poisoned, and of a second one, which finds the results of the
-// first: a kernel may not save itself the work.
+// The products of two calls. The outputs are poisoned before the first; the second finds the results
+// of the first there, and must compute them again.
 struct Counted {
   Status status;
   Products first, second;

@@ -21,7 +21,7 @@ HostBuild build_once(const Subject& subject, const Limits& limits) {
   return build_host_kernel(subject.config, subject.patched.overlay(), limits);
 }
 
-// What a child says about a failure: the first line, and where the emulator saw a hazard.
+// Shortens a child's failure to its first line, and where the emulator saw a hazard.
 std::string short_failure(const std::string& failure) {
   constexpr std::size_t kMost = 500;
   std::string text = failure.substr(0, failure.find('\n'));

@@ -27,7 +27,7 @@ Lines split(std::string_view text) {
 
 Status bad(std::string text) { return {ErrorCode::invalid_argument, std::move(text)}; }
 
-// What a line of a message may show of a diff.
+// Shortens a part of a diff to what fits into a message.
 std::string shown(std::string_view text) {
   constexpr std::size_t kMost = 80;
   return printable(text.substr(0, kMost));

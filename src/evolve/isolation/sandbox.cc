@@ -78,7 +78,7 @@ bool set_read_only(const char*, bool, unsigned) { return false; }
 
 bool make_files_read_only(const std::string& writable, bool gpu) {
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
-  // The driver of a GPU makes files here; without them cuInit fails (CUDA_ERROR_OPERATING_SYSTEM).
+  // A GPU's driver may want to make files in shared memory: it gets a file system of its own there.
   constexpr const char* kShared = "/dev/shm";
   const bool shared = gpu && mount("tmpfs", kShared, "tmpfs", 0, "size=256m") == 0;
   const char* const directory = writable.c_str();
