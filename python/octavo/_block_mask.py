@@ -73,7 +73,7 @@ class BlockMask:
         causal, as in attention(), hides the keys after the diagonal as well; attention() then needs
         no causal. The lists are made on the host, without a tensor of all scores."""
         _check_size(block_size)
-        begin, end, like = _range_ends(begin, end)
+        begin, end, like = _range_ends(begin, end, _key_count(seqlen_kv))
         lists = _octavo._block_mask_from_ranges(begin, end, seqlen_kv, block_size,
                                         _causal_name(causal, begin.shape[-1], seqlen_kv))
         return cls(block_size, *(None if x is None else _as(x, like) for x in lists))
@@ -148,7 +148,15 @@ def _int32(x):
     return x.to(torch.int32).contiguous()
 
 
-def _range_ends(begin, end):
+def _key_count(seqlen_kv):
+    if not isinstance(seqlen_kv, (int, np.integer)):
+        raise TypeError(f"seqlen_kv is {seqlen_kv!r}; supported: integers.")
+    if not 0 <= seqlen_kv <= 2**30:
+        raise ValueError(f"seqlen_kv is {seqlen_kv}; supported: 0 to 2^30.")
+    return seqlen_kv
+
+
+def _range_ends(begin, end, keys):
     """Both ends of ranges as NumPy arrays (batch, heads, seqlen_q), and the one that is not a number."""
     like = end if np.ndim(begin) == 0 else begin
     ends = []
@@ -156,8 +164,15 @@ def _range_ends(begin, end):
         array = np.asarray(x.cpu() if _is_torch(x) else x)
         if array.dtype.kind not in "iu":
             raise TypeError(f"{what} is of {array.dtype}; supported: integers.")
-        ends.append(np.clip(array, -1, np.iinfo(np.int32).max).astype(np.int32))
-    shape = np.broadcast_shapes(ends[0].shape, ends[1].shape)
+        outside = array[(array < 0) | (array > keys)]
+        if outside.size:
+            raise ValueError(f"{what} has {outside[0]}; supported: 0 to {keys}, the number of keys.")
+        ends.append(array.astype(np.int32))
+    try:
+        shape = np.broadcast_shapes(ends[0].shape, ends[1].shape)
+    except ValueError:
+        raise ValueError(f"end has the shape {ends[1].shape}; supported: shapes that broadcast with begin's, "
+                         f"{ends[0].shape}.") from None
     if not 1 <= len(shape) <= 3:
         raise ValueError(f"begin and end have {len(shape)} dimensions; supported: 1 to 3.")
     shape = (1,) * (3 - len(shape)) + shape

@@ -73,9 +73,9 @@ def test_from_ranges(normal, size):
 
 
 def test_from_ranges_refusals():
-    with pytest.raises(ValueError, match="ranges.end.1. is 9; supported: 0 to 8, the number of keys."):
+    with pytest.raises(ValueError, match="end has 9; supported: 0 to 8, the number of keys."):
         octavo.BlockMask.from_ranges(0, [3, 9], 8)
-    with pytest.raises(ValueError, match="ranges.begin.0. is -1; supported"):
+    with pytest.raises(ValueError, match="begin has -5; supported"):
         octavo.BlockMask.from_ranges([-5, 0], 3, 8)
     with pytest.raises(TypeError, match="end is of float64; supported: integers."):
         octavo.BlockMask.from_ranges(0, [3.5, 9], 8)
@@ -85,6 +85,14 @@ def test_from_ranges_refusals():
         octavo.BlockMask.from_ranges(0, 3, 8)
     with pytest.raises(ValueError, match="block_size is 32; supported: 64, 128."):
         octavo.BlockMask.from_ranges(0, [3], 8, 32)
+    with pytest.raises(ValueError, match=f"end has {2**62}; supported: 0 to 8"):
+        octavo.BlockMask.from_ranges(0, [3, 2**62], 8)
+    with pytest.raises(TypeError, match="seqlen_kv is 8.5; supported: integers."):
+        octavo.BlockMask.from_ranges(0, [3], 8.5)
+    with pytest.raises(ValueError, match="seqlen_kv is -1; supported: 0 to 2.30."):
+        octavo.BlockMask.from_ranges(0, [3], -1)
+    with pytest.raises(ValueError, match=r"end has the shape \(3,\); supported: .* begin's, \(2,\)."):
+        octavo.BlockMask.from_ranges([0, 0], [1, 2, 3], 8)
 
 
 def test_from_ranges_of_torch():
