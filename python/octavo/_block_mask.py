@@ -45,14 +45,14 @@ class BlockMask:
     def from_dense_blocks(cls, blocks, block_size: int = 128) -> BlockMask:
         """From a boolean array ([[batch,] heads,] q_blocks, kv_blocks): whole blocks are seen or hidden."""
         _check_size(block_size)
-        counts, indices = _lists(_leading(blocks, 4, "blocks"))
+        counts, indices = _lists(_leading(blocks, "blocks", "bool"))
         return cls(block_size, full_kv_num_blocks=counts, full_kv_indices=indices)
 
     @classmethod
     def from_mask(cls, mask, block_size: int = 128) -> BlockMask:
         """From a boolean array ([[batch,] heads,] seqlen_q, seqlen_kv): True where a query sees a key."""
         _check_size(block_size)
-        tiles = _tiles(_leading(mask, 4, "mask"), block_size)
+        tiles = _tiles(_leading(mask, "mask", "bool"), block_size)
         seen = tiles.any(-1).any(-1)
         full = tiles.all(-1).all(-1)
         partial = seen & ~full
@@ -110,8 +110,8 @@ class BlockMask:
         """From the blocks that each block of queries selects, as a top-k search gives them: integers
         ([[batch,] heads,] q_blocks, k) in any order. Negative ones and repetitions do not count."""
         _check_size(block_size)
-        indices = _leading(indices, 4, "indices")
         unused = np.iinfo(np.int32).max
+        indices = _int64(_leading(indices, "indices", "integers")).clip(max=unused - 1)
         chosen = _sorted(_where(indices < 0, unused, indices))
         repeated = _where(chosen[..., 1:] == chosen[..., :-1], unused, chosen[..., 1:])
         chosen = _sorted(_concatenate([chosen[..., :1], repeated]))
@@ -131,13 +131,30 @@ def _is_torch(x):
     return type(x).__module__.startswith("torch")
 
 
-def _leading(x, dimensions, what):
-    """Adds leading dimensions of size 1."""
+def _kind(x):
+    """The kind of numbers in an array: "bool", "integers" or "others"."""
+    if not _is_torch(x):
+        return {"b": "bool", "i": "integers", "u": "integers"}.get(x.dtype.kind, "others")
+    import torch
+
+    if x.dtype == torch.bool:
+        return "bool"
+    return "others" if x.is_floating_point() or x.is_complex() else "integers"
+
+
+def _leading(x, what, kind):
+    """Adds leading dimensions of size 1, up to four in all."""
     if not _is_torch(x):
         x = np.asarray(x)
-    if x.ndim < 2 or x.ndim > dimensions:
-        raise ValueError(f"{what} has {x.ndim} dimensions; supported: 2 to {dimensions}.")
-    return x.reshape((1,) * (dimensions - x.ndim) + tuple(x.shape))
+    if _kind(x) != kind:
+        raise TypeError(f"{what} is of {x.dtype}; supported: {kind}.")
+    if not 2 <= x.ndim <= 4:
+        raise ValueError(f"{what} has {x.ndim} dimensions; supported: 2 to 4.")
+    return x.reshape((1,) * (4 - x.ndim) + tuple(x.shape))
+
+
+def _int64(x):
+    return x.long() if _is_torch(x) else x.astype(np.int64)
 
 
 def _int32(x):
@@ -162,7 +179,7 @@ def _range_ends(begin, end, keys):
     ends = []
     for what, x in (("begin", begin), ("end", end)):
         array = np.asarray(x.cpu() if _is_torch(x) else x)
-        if array.dtype.kind not in "iu":
+        if _kind(array) != "integers":
             raise TypeError(f"{what} is of {array.dtype}; supported: integers.")
         outside = array[(array < 0) | (array > keys)]
         if outside.size:
@@ -226,9 +243,8 @@ def _gather(x, indices):
 def _lists(blocks):
     """The number of set blocks of each row, and their indices before those of the others."""
     if _is_torch(blocks):
-        order = (~blocks.bool()).int().argsort(dim=-1, stable=True)
-        return _int32(blocks.bool().sum(-1)), _int32(order)
-    blocks = blocks.astype(bool)
+        order = (~blocks).int().argsort(dim=-1, stable=True)
+        return _int32(blocks.sum(-1)), _int32(order)
     return _int32(blocks.sum(-1)), _int32(np.argsort(~blocks, axis=-1, kind="stable"))
 
 
@@ -239,9 +255,9 @@ def _tiles(mask, size):
     if _is_torch(mask):
         import torch
 
-        mask = torch.nn.functional.pad(mask.bool(), (0, pad_keys, 0, pad_rows))
+        mask = torch.nn.functional.pad(mask, (0, pad_keys, 0, pad_rows))
     else:
-        mask = np.pad(mask.astype(bool), ((0, 0), (0, 0), (0, pad_rows), (0, pad_keys)))
+        mask = np.pad(mask, ((0, 0), (0, 0), (0, pad_rows), (0, pad_keys)))
     tiles = mask.reshape(b, h, (rows + pad_rows) // size, size, (keys + pad_keys) // size, size)
     return tiles.swapaxes(3, 4)
 

@@ -134,6 +134,18 @@ def test_refusals(normal):
         octavo.attention(q[:, :, :100], k, v, block_mask=mask)
     with pytest.raises(NotImplementedError, match="block_mask is given together with padding"):
         octavo.attention(q, k, v, block_mask=mask, seqlens_kv=numpy.array([3, 4], numpy.int32))
+    # An additive mask, say, would mean the opposite.
+    for wrong in (numpy.zeros((QUERIES, KEYS)), numpy.ones((QUERIES, KEYS), int)):
+        with pytest.raises(TypeError, match=f"mask is of {wrong.dtype}; supported: bool."):
+            octavo.BlockMask.from_mask(wrong)
+    with pytest.raises(TypeError, match="blocks is of float64; supported: bool."):
+        octavo.BlockMask.from_dense_blocks(numpy.ones((3, 6)))
+    with pytest.raises(TypeError, match="indices is of float64; supported: integers."):
+        octavo.BlockMask.from_indices(numpy.zeros((3, 2)))
+    # 2^40 in 32 bits would be block 0.
+    beyond = octavo.BlockMask.from_indices(numpy.array([[1, 2**40]] * 3))
+    with pytest.raises(ValueError, match="an index of block_mask.full_kv_num_blocks.0. is 2147483646"):
+        octavo.attention(q, k, v, block_mask=beyond)
     mask.kv_indices[0, 0, 0, 0] = 77
     with pytest.raises(ValueError, match="an index of block_mask.kv_num_blocks.0. is 77"):
         octavo.attention(q, k, v, block_mask=mask)
@@ -166,6 +178,10 @@ def test_torch_refusals():
     torch = pytest.importorskip("torch")
     q, k, v = tensors(torch)
     mask = octavo.BlockMask.from_dense_blocks(torch.ones(3, 6, dtype=torch.bool), 64)
+    with pytest.raises(TypeError, match="mask is of torch.float32; supported: bool."):
+        octavo.BlockMask.from_mask(torch.zeros(QUERIES, KEYS))
+    small = octavo.BlockMask.from_indices(torch.tensor([[4, 0]] * 3, dtype=torch.uint8))
+    assert small.full_kv_indices[0, 0].tolist() == [[0, 4]] * 3
     q.requires_grad_(True)
     with pytest.raises(NotImplementedError, match="block_mask is given for tensors that require grad"):
         octavo.attention(q, k, v, block_mask=mask)
