@@ -45,23 +45,34 @@ Result<std::unique_ptr<Generator>> generator_named(std::string_view name, const 
                  fmt::format("{}", fmt::join(kGenerators, ", ")));
 }
 
-// A child asks, because a process that has opened a GPU cannot pass it on to its children.
-Device first_device() {
+// Sets the task's device to `wanted`, or else to the first GPU, if there is one. Children look for
+// it, because a process that has opened a GPU cannot pass it on. Some drivers do not work with the
+// files or the network of a namespace, so the GPU is looked for with fewer and fewer of them.
+void find_device(Task& task, const std::optional<Device>& wanted) {
+  task.device = wanted.value_or(Device{Device::Kind::cpu, 0});
+  if (wanted && wanted->kind != Device::Kind::cuda) return;
   Limits limits;
   limits.gpu = true;
-  const ChildResult child = run_isolated(limits, [] {
-    for (const DeviceInfo& info : devices())
-      if (info.available && info.device.kind == Device::Kind::cuda)
-        return std::to_string(info.device.index);
-    return std::string();
-  });
-  if (!child.finished() || child.output.empty()) return {Device::Kind::cpu, 0};
-  return {Device::Kind::cuda, std::atoi(child.output.c_str())};
+  for (const Isolation isolation : {Isolation{true, true}, {false, true}, {false, false}}) {
+    limits.isolation = isolation;
+    const ChildResult child = run_isolated(limits, [&wanted] {
+      for (const DeviceInfo& info : devices())
+        if (info.available && info.device.kind == Device::Kind::cuda &&
+            (!wanted || info.device.index == wanted->index))
+          return std::to_string(info.device.index);
+      return std::string();
+    });
+    if (!child.finished() || child.output.empty()) continue;
+    task.device = {Device::Kind::cuda, std::atoi(child.output.c_str())};
+    task.gpu_isolation = isolation;
+    return;
+  }
 }
 
 // The configuration that the library chooses for a problem. On a GPU a child asks for it, as this
 // process must not open the GPU; elsewhere it is the one of an H200.
-Result<std::string> chosen_config(const Problem& problem, Device device) {
+Result<std::string> chosen_config(const Problem& problem, const Task& task) {
+  const Device device = task.device;
   if (device.kind != Device::Kind::cuda) {
     const Result<Explanation> explained = explain_on_known_gpu(problem, "h200");
     if (!explained.ok()) return explained.status();
@@ -69,6 +80,7 @@ Result<std::string> chosen_config(const Problem& problem, Device device) {
   }
   Limits limits;
   limits.gpu = true;
+  limits.isolation = task.gpu_isolation;
   const ChildResult child = run_isolated(limits, [&] {
     const Result<Explanation> explained = explain(problem, device);
     return explained.ok() ? "+" + explained->config : "-" + explained.status().message();
@@ -117,7 +129,7 @@ Result<Settings> settings_of(const EvolveOptions& o) {
   Settings s;
   s.task.dtype = o.dtype;
   s.task.attention = o.attention;
-  s.task.device = o.device ? *o.device : first_device();
+  find_device(s.task, o.device);
   s.task.shapes = evidence::named_cases(
       o.cases.empty() ? std::vector<BenchCase>{{"mission", 1, 8, 512, 64}} : o.cases);
   evidence::PlannedCaseOptions planned;
@@ -129,8 +141,8 @@ Result<Settings> settings_of(const EvolveOptions& o) {
       return invalid("head_dim_v", fmt::format("{}", *shape.head_dim_v), "that of Q and K");
   s.config = o.config;
   if (o.config.empty()) {
-    Result<std::string> chosen = chosen_config(
-        evidence::problem_of(o.dtype, o.attention, s.task.shapes[0]), s.task.device);
+    Result<std::string> chosen =
+        chosen_config(evidence::problem_of(o.dtype, o.attention, s.task.shapes[0]), s.task);
     if (!chosen.ok()) return chosen.status();
     s.config = *std::move(chosen);
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "evolve/candidate.h"
+#include "evolve/isolation/isolate.h"
 #include "octavo/evidence.hpp"
 
 namespace octavo::evolve {
@@ -24,6 +25,7 @@ struct Task {
   std::vector<BenchCase> shapes;  // the score is the geometric mean over them
   std::string base_config;        // the kernel that candidates are compared with
   Device device{};                // cuda: measured there; otherwise nothing is measured
+  Isolation gpu_isolation{};      // of children that open the GPU
 };
 
 struct Context {

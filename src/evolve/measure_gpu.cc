@@ -167,6 +167,7 @@ class GpuMeasurer final : public Measurer {
     limits.seconds = request.time_limit_s;
     limits.directory = request.directory;
     limits.gpu = true;
+    limits.isolation = task.gpu_isolation;
     const ChildResult child = run_isolated(limits, [&] { return measured(task, request); });
     if (!child.finished())
       return Status(ErrorCode::device_error, fmt::format("While it was timed: {}", child.reason));

@@ -41,7 +41,8 @@ nlohmann::json task_json(const Task& t) {
           {"causal", static_cast<int>(t.attention.causal)},
           {"shapes", shapes},
           {"base_config", t.base_config},
-          {"device", {static_cast<int>(t.device.kind), t.device.index}}};
+          {"device", {static_cast<int>(t.device.kind), t.device.index}},
+          {"gpu_isolation", {t.gpu_isolation.own_files, t.gpu_isolation.own_network}}};
 }
 
 Task task_from(const nlohmann::json& json) {
@@ -54,6 +55,8 @@ Task task_from(const nlohmann::json& json) {
   t.base_config = json.at("base_config").get<std::string>();
   t.device = {static_cast<Device::Kind>(json.at("device").at(0).get<int>()),
               json.at("device").at(1).get<int>()};
+  t.gpu_isolation = {json.at("gpu_isolation").at(0).get<bool>(),
+                     json.at("gpu_isolation").at(1).get<bool>()};
   return t;
 }
 

@@ -2,6 +2,7 @@
 // Whatever a child does is a verdict, and the caller goes on.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -139,6 +140,43 @@ TEST(EvolveIsolation, AChildWritesInItsDirectoryAlone) {
   if (lacks(result, "a read-only view of the files")) GTEST_SKIP() << "no namespaces here";
   EXPECT_EQ(result.output, "yes no");
   EXPECT_TRUE(std::filesystem::exists(folder.path() + "/a"));
+}
+
+// compute-sanitizer talks to the program that it examines.
+TEST(EvolveIsolation, AChildReachesItselfThroughItsOwnNetwork) {
+  const ChildResult result = run_isolated({}, [] {
+    const int server = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    socklen_t size = sizeof(address);
+    if (bind(server, any, size) != 0 || listen(server, 1) != 0) return std::string("cannot listen");
+    (void)getsockname(server, any, &size);
+    return std::string(connect(client, any, size) == 0 ? "connected" : "cannot connect");
+  });
+  ASSERT_TRUE(result.finished()) << result.reason;
+  EXPECT_EQ(result.output, "connected");
+}
+
+// For drivers that do not work in namespaces.
+TEST(EvolveIsolation, WhatIsNotIsolatedIsNamed) {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() + "/a";
+  const auto writes = [&path] {
+    std::ofstream(path) << "x" << std::flush;
+    return std::string(std::filesystem::exists(path) ? "yes" : "no");
+  };
+  Limits limits;
+  limits.gpu = true;  // other children may write no byte to any file
+  limits.isolation = {.own_files = false, .own_network = true};
+  const ChildResult files = run_isolated(limits, writes);
+  EXPECT_EQ(files.output, "yes");
+  EXPECT_TRUE(lacks(files, "a read-only view of the files"));
+  limits.isolation.own_network = false;
+  const ChildResult neither = run_isolated(limits, writes);
+  EXPECT_EQ(neither.missing.size(), 2U);
+  EXPECT_TRUE(lacks(neither, "a network namespace of its own"));
 }
 
 // A descriptor that the caller has open, of a database perhaps, is not the child's.

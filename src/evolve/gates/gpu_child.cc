@@ -31,6 +31,7 @@ GateOutcome judge_on_gpu(const Subject& subject, const Context& context, std::st
                          const std::function<GateOutcome()>& judge) {
   Limits limits = limits_of(context);
   limits.gpu = true;
+  limits.isolation = context.task.gpu_isolation;
   const ChildResult child = run_isolated(limits, [&] {
     use_cache_of(context);
     if (const Result<const Gpu*> gpu = open_gpu(context.task.device.index); !gpu.ok())

@@ -55,6 +55,7 @@ class SanitizerGate : public Gate {
     for (const char* const kind : {"memcheck", "initcheck", "synccheck"}) {
       Limits limits = limits_of(context);
       limits.gpu = true;
+      limits.isolation = context.task.gpu_isolation;
       const ChildResult ran = run_program(limits, {tool, "--tool", kind, "--error-exitcode", "9",
                                                    command, "evolve", "examine", file});
       figures[kind] = ran.reason;

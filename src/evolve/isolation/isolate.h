@@ -17,6 +17,13 @@
 
 namespace octavo::evolve {
 
+// The namespaces that a child is given, if the system allows it.
+struct Isolation {
+  bool own_files = true;    // the caller's files are read-only, but for Limits::directory
+  bool own_network = true;  // it reaches nobody but itself
+  bool operator==(const Isolation&) const = default;
+};
+
 struct Limits {
   double seconds = 60;  // of wall time; four times as many of processor time
   std::uint64_t memory_bytes = std::uint64_t{8} << 30;  // of address space; no limit with a GPU
@@ -24,6 +31,7 @@ struct Limits {
   // The only place where the child may write files; empty: nowhere.
   std::string directory{};
   bool gpu = false;  // the child may open a GPU
+  Isolation isolation{};
   // The child runs host code that a candidate wrote: it may not make processes, write files, open
   // sockets, or signal others. A call that tries ends it.
   bool untrusted_code = false;

@@ -7,10 +7,13 @@
 #include <linux/filter.h>
 #include <linux/mount.h>
 #include <linux/seccomp.h>
+#include <net/if.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -52,10 +55,20 @@ bool write_text(const char* path, const std::string& text) {
   return written;
 }
 
-// Own namespaces of network and mounts. Without privileges they need an own namespace of users,
-// in which hardware counters are not allowed, so not with a GPU.
-bool enter_namespaces(const Limits& limits) {
-  const int wanted = CLONE_NEWNS | (limits.network ? 0 : CLONE_NEWNET);
+// Programs that talk to themselves, as compute-sanitizer does, need the loopback device.
+void start_loopback() {
+  const int any = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (any < 0) return;
+  struct ifreq device {};
+  std::memcpy(device.ifr_name, "lo", sizeof("lo"));
+  device.ifr_flags = IFF_UP;
+  (void)ioctl(any, SIOCSIFFLAGS, &device);
+  close(any);
+}
+
+// Without privileges a namespace of mounts or network needs one of users, in which hardware
+// counters are not allowed, so not with a GPU.
+bool enter_namespaces(const Limits& limits, int wanted) {
   const uid_t user = geteuid();
   const gid_t group = getegid();
   if (unshare(wanted) == 0) return true;
@@ -245,9 +258,14 @@ std::vector<std::string> enter_sandbox(const Limits& limits) {
   std::vector<std::string> missing;
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   set_limits(limits);
-  const bool own = enter_namespaces(limits);
-  if (!own && !limits.network) missing.emplace_back("a network namespace of its own");
-  if (!own || !make_files_read_only(limits.directory, limits.gpu))
+  const bool network = limits.isolation.own_network && !limits.network;
+  const bool files = limits.isolation.own_files;
+  const int wanted = (network ? CLONE_NEWNET : 0) | (files ? CLONE_NEWNS : 0);
+  const bool entered = wanted != 0 && enter_namespaces(limits, wanted);
+  if (entered && network) start_loopback();
+  if (!limits.network && !(entered && network))
+    missing.emplace_back("a network namespace of its own");
+  if (!(entered && files) || !make_files_read_only(limits.directory, limits.gpu))
     missing.emplace_back("a read-only view of the files");
   return missing;
 }
