@@ -21,6 +21,7 @@ table { border-collapse: collapse; } td, th { padding: .15rem .7rem; text-align:
   border-bottom: 1px solid var(--line); vertical-align: top; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 code, pre { font: 13px/1.4 ui-monospace, monospace; } pre { overflow-x: auto; }
+code { overflow-wrap: anywhere; }
 svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
 )css";
 
