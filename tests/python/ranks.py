@@ -13,7 +13,7 @@ import traceback
 
 TIMEOUT_S = 240
 PRELOADED = ["torch", "torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp", "torch.utils.checkpoint",
-             "pytest", "octavo.distributed"]
+             "pytest", "octavo.distributed", "octavo.transformers", "transformers.models.llama.modeling_llama"]
 
 
 def _serve(rank, world, backend, store, pipe):
@@ -39,14 +39,13 @@ def _serve(rank, world, backend, store, pipe):
 
 
 class Ranks:
-    """`world` processes. Functions are those of a module that the processes can import; what it imports itself may
-    be preloaded too, by the first Ranks. CUDA may not be used before a fork, even by an import: `start` is "spawn" for
-    tests on GPUs."""
+    """`world` processes. Functions are those of a module that the processes can import. CUDA may not be used before a
+    fork, even by an import: `start` is "spawn" for tests on GPUs."""
 
-    def __init__(self, world, backend="gloo", start="forkserver", preloaded=()):
+    def __init__(self, world, backend="gloo", start="forkserver"):
         context = multiprocessing.get_context(start)
         if start == "forkserver":
-            context.set_forkserver_preload([*PRELOADED, *preloaded])
+            context.set_forkserver_preload(PRELOADED)  # those of them that are installed
         self.folder = tempfile.TemporaryDirectory()
         self.pipes, self.processes = [], []
         for rank in range(world):

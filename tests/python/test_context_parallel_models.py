@@ -29,7 +29,7 @@ LIMIT = 1e-4
 
 @pytest.fixture(scope="module")
 def two():
-    ranks = Ranks(2, preloaded=["octavo.transformers", "transformers.models.llama.modeling_llama"])
+    ranks = Ranks(2)
     yield ranks
     ranks.close()
 

@@ -7,7 +7,9 @@ import numpy
 import pytest
 
 import octavo
+import test_modifiers
 from conftest import reference
+from modified import modified
 
 jax = pytest.importorskip("jax")
 jax.config.update("jax_platforms", "cpu")
@@ -33,6 +35,15 @@ def test_bfloat16(normal):
     out = octavo.attention(q, k, v)
     assert out.dtype == jax.numpy.bfloat16
     numpy.testing.assert_allclose(numpy.asarray(out, numpy.float32), reference(q, k, v)[0], atol=2e-2)
+
+
+@pytest.mark.parametrize("name", ["all", "both sides", "alibi of sequences"])
+def test_options_that_are_arrays(normal, name):
+    *arrays, options = test_modifiers.arguments(normal, name)
+    given = {one: jnp.asarray(x) if isinstance(x, numpy.ndarray) else x for one, x in options.items()}
+    out = octavo.attention(*map(jnp.asarray, arrays), **given)
+    assert isinstance(out, jax.Array)
+    test_modifiers.close(out, modified(*arrays, **options)[0])
 
 
 def test_what_jax_keeps_is_not_written(normal):

@@ -157,14 +157,6 @@ def int4_cache(normal, group):
     return cache
 
 
-@pytest.mark.parametrize("group", [32, 64])
-def test_int4(normal, group):
-    cache, q = int4_cache(normal, group), normal(1, 4, 2, 64)
-    found = cache.attention(q, causal="bottom_right")
-    wanted = octavo.attention(q, *cache.read(0), causal="bottom_right")
-    numpy.testing.assert_allclose(found, wanted, atol=2e-6)
-
-
 @pytest.mark.parametrize("change, exception, sentence", [
     (lambda x: {"data": x.data[..., :0]}, ValueError, "k.scales is of another shape or not contiguous"),
     (lambda x: {"data": x.data[..., :24]}, ValueError, "k.shape[3] is 24; supported: half the head dimension"),
@@ -209,7 +201,7 @@ def test_rows_of_the_cache_itself_are_refused(normal):
     assert cache.length(0) == 20
 
 
-def test_draft_tree(normal):
+def test_draft_tree_of_a_call(normal):
     """A tree: 0 is the root of 1 and 2, 1 of 3, 2 of 4."""
     q, k, v = normal(2, 4, 5, DIM), normal(2, HEADS, 40, DIM), normal(2, HEADS, 40, DIM)
     tree = numpy.array([[1, 3, 5, 11, 21], [1, 3, 7, 15, 31]], numpy.int32)
@@ -441,63 +433,6 @@ def test_merge_states_errors(out, lse, exception, sentence):
     with pytest.raises(exception) as error:
         octavo.merge_states(out, lse)
     assert str(error.value).startswith(sentence), error.value
-
-
-# -------------------------------------------------------------------------------------------- torch
-
-
-def test_torch(normal):
-    torch = pytest.importorskip("torch")
-    import octavo.torch  # noqa: F401
-
-    q, k, v, *cache, table, lengths = paged(normal)
-    wanted = expected(q, k, v, causal="bottom_right")[0]
-    tensors = [torch.from_numpy(x) for x in (q, *cache, table, lengths)]
-
-    def run(q, k, v, table, lengths):
-        return octavo.attention(q, k, v, page_table=table, seqlens_kv=lengths, causal="bottom_right")
-
-    numpy.testing.assert_array_equal(run(*tensors), wanted)
-    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
-    numpy.testing.assert_array_equal(compiled(*tensors), wanted)
-    q = tensors[0].clone().requires_grad_()
-    with pytest.raises(NotImplementedError, match="page_table is given for tensors that require grad|seqlens_kv is"):
-        run(q, *tensors[1:])
-    with pytest.raises(NotImplementedError, match="page_table is given under vmap"):
-        torch.vmap(run, in_dims=(0, None, None, None, None))(tensors[0][None], *tensors[1:])
-    with pytest.raises(Exception, match="causal is True with a page_table"):  # Dynamo wraps the ValueError
-        torch.compile(lambda *a: octavo.attention(a[0], a[1], a[2], page_table=a[3], seqlens_kv=a[4], causal=True),
-                      backend="aot_eager")(*tensors)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_torch_cache(dtype):
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(3)
-    cache = octavo.KvCache(8, HEADS, DIM, page_size=PAGE, dtype=getattr(torch, dtype))
-    sequence = cache.add_sequence()
-    cache.select([sequence])
-    k, v = torch.randn(1, 20, HEADS, DIM).transpose(1, 2), torch.randn(1, HEADS, 20, DIM)
-    cache.append(k, v)
-    q = torch.randn(1, 4, 1, DIM)
-    out = cache.attention(q)
-    assert isinstance(out, torch.Tensor)
-    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-    torch.testing.assert_close(out, wanted, atol=2e-6 if dtype == "float32" else 3e-2, rtol=1e-5)
-
-
-def test_torch_merge_states():
-    torch = pytest.importorskip("torch")
-    from octavo.distributed import merge_states
-    out, lse = torch.randn(3, 2, 4, 5, 8), torch.randn(3, 2, 4, 5)
-    for found, wanted in zip(octavo.merge_states(out, lse), merge_states(out, lse)):
-        assert isinstance(found, torch.Tensor)
-        torch.testing.assert_close(found, wanted)
-    for layout in ("bhsd", "bshd"):  # what tensors on a GPU are merged with
-        x = out if layout == "bhsd" else out.transpose(2, 3).contiguous()
-        for found, wanted in zip(octavo._merge_states.merge_tensors(x, lse, layout),
-                                 octavo.merge_states(x, lse, layout=layout)):
-            torch.testing.assert_close(found, wanted)
 
 
 def test_the_documented_parameters():

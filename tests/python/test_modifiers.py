@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padding, softcap, bias, ALiBi, mask tensors and sinks: NumPy, JAX and PyTorch on the CPU."""
+"""Padding, softcap, bias, ALiBi, mask tensors and sinks: NumPy on the CPU."""
 
 import numpy
 import pytest
@@ -180,15 +180,3 @@ def test_the_backward_pass_by_central_differences():
                 moved[name][at] += step
                 losses.append((modified(**moved, **fixed)[0] * dout).sum())
             assert abs(gradient[at] - (losses[0] - losses[1]) / 2e-5) < 2e-4, (name, at)
-
-
-
-@pytest.mark.parametrize("name", ["all", "both sides", "alibi of sequences"])
-def test_jax(normal, name):
-    jax = pytest.importorskip("jax")
-    jax.config.update("jax_platforms", "cpu")
-    q, k, v, options = arguments(normal, name)
-    given = {one: jax.numpy.asarray(x) if isinstance(x, numpy.ndarray) else x for one, x in options.items()}
-    out = octavo.attention(*(jax.numpy.asarray(x) for x in (q, k, v)), **given)
-    assert isinstance(out, jax.Array)
-    close(out, modified(q, k, v, **options)[0])
