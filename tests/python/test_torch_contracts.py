@@ -16,10 +16,10 @@ import octavo.torch  # noqa: E402
 DEVICES = [pytest.param("cpu", id="cpu"),
            pytest.param("cuda", id="cuda", marks=pytest.mark.skipif(
                not torch.cuda.is_available(), reason="PyTorch finds no GPU here"))]
-# Each of these computes attention, causal if requested.
+# Each of these computes attention, causal if requested, and is a way of its own to the operators;
+# octavo.torch.attention calls octavo.attention.
 CALLS = {
     "octavo.attention": lambda q, k, v, causal=False: octavo.attention(q, k, v, causal=causal),
-    "octavo.torch.attention": lambda q, k, v, causal=False: octavo.torch.attention(q, k, v, causal=causal),
     "sdpa": lambda q, k, v, causal=False: octavo.torch.sdpa(q, k, v, is_causal=causal),
     "operator": lambda q, k, v, causal=False: torch.ops.octavo.attention(
         q, k, v, causal="top_left" if causal else "none"),
@@ -171,11 +171,13 @@ def test_what_operators_lack_is_refused_under_a_transform():
 # ------------------------------------------------------------------------------------ the operators
 
 
+# test_torch.py and test_torch_backward.py have it on the CPU.
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU here")
 @pytest.mark.parametrize("operator", ["attention", "attention_lse"])
 @pytest.mark.parametrize("options", [{}, {"causal": "bottom_right", "window": [3, -1], "scale": 0.3},
                                      {"layout": "bshd"}])
-def test_opcheck(device, operator, options):
-    q, k, v = (x.transpose(1, 2) for x in tensors(device, 2, 5, 4, 16))
+def test_opcheck(operator, options):
+    q, k, v = (x.transpose(1, 2) for x in tensors("cuda", 2, 5, 4, 16))
     torch.library.opcheck(getattr(torch.ops.octavo, operator), (q, k, v), options)
 
 
@@ -397,7 +399,7 @@ def test_compiled_out(device, lse):
 @pytest.mark.filterwarnings("ignore::octavo.torch.FallbackWarning")
 def test_functorch_grad(device):
     q, k, v = tensors(device, 1, 2, 8, 16, dtype=torch.float32)
-    for name in ("octavo.attention", "octavo.torch.attention", "operator"):
+    for name in ("octavo.attention", "operator"):
         with pytest.raises(NotImplementedError, match=BY_TRANSFORM):
             torch.func.grad(lambda q: CALLS[name](q, k, v).sum())(q)
     of_ours = torch.func.grad(lambda q: octavo.torch.sdpa(q, k, v).square().sum())(q)
@@ -436,7 +438,7 @@ def test_forward_mode_is_refused(form):
             dual = torch.autograd.forward_ad.make_dual(q, tangent)
             return torch.autograd.forward_ad.unpack_dual(function(dual)).tangent
 
-    for name in ("octavo.attention", "octavo.torch.attention", "operator"):
+    for name in ("octavo.attention", "operator"):
         with pytest.raises(NotImplementedError, match="q is a dual tensor with a tangent; supported:"):
             derivative(lambda q: CALLS[name](q, k, v))
     made = octavo.quantize(k, "int8")
