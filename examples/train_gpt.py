@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import os
 import pathlib
 import sys
@@ -103,6 +104,7 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(self.characters(tokens) + positions)))
 
 
+@functools.cache
 def load_text() -> tuple[Tensor, int]:
     """The text as one number per character, and how many different characters it has."""
     text = "\n\n".join(topics[name] for name in sorted(topics))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hugging Face models with random weights: octavo against eager attention, on the CPU."""
 
+import functools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -37,13 +39,16 @@ def padding(kind):
     return mask
 
 
+@functools.cache
+def evaluated(name, implementation):
+    """A model for tests that do not change it: to make one takes longer than to run it."""
+    return getattr(huggingface, name)(implementation).eval()
+
+
 def both(name, run):
     """The results of run(model) with octavo, which must not fall back, and with eager attention."""
-    results = []
-    for implementation in ("octavo", "eager"):
-        model = getattr(huggingface, name)(implementation).eval()
-        with torch.no_grad():
-            results.append(run(model))
+    with torch.no_grad():
+        results = [run(evaluated(name, implementation)) for implementation in ("octavo", "eager")]
     assert octavo.torch.fallbacks() == {}
     return results
 
@@ -117,10 +122,9 @@ def test_a_described_mask_is_no_tensor_of_the_scores(monkeypatch):
     seen = []
     original = octavo.attention
     monkeypatch.setattr(octavo, "attention", lambda *a, **options: seen.append(options) or original(*a, **options))
-    model = huggingface.mistral("octavo").eval()
     with torch.no_grad():
         for kind in ("ones", "left", "right", "holes"):
-            model(TOKENS, attention_mask=padding(kind))
+            evaluated("mistral", "octavo")(TOKENS, attention_mask=padding(kind))
     plain, left, right, holes = seen[::2]
     assert plain == {"causal": "bottom_right", "window": (4, -1), "scale": plain["scale"]}
     assert left["leftpad_q"].tolist() == left["leftpad_kv"].tolist() == [0, 5, 11]
@@ -208,12 +212,9 @@ def test_vit():
 @pytest.mark.parametrize("name", ["bloom", "mpt"])
 def test_models_without_the_attention_interface(name, kind):
     mask = padding(kind)
-    results = []
-    for implementation in ("octavo", "eager"):
-        model = getattr(huggingface, name)(implementation).eval()
-        with torch.no_grad():
-            results.append(model(TOKENS, attention_mask=mask if kind else None).logits)
-    agree(results, mask)
+    with torch.no_grad():
+        agree([evaluated(name, implementation)(TOKENS, attention_mask=mask if kind else None).logits
+               for implementation in ("octavo", "eager")], mask)
     assert octavo.torch.fallbacks() == {f"{name} does not use the attention interface of transformers": 1}
 
 
