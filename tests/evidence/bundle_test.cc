@@ -116,7 +116,9 @@ TEST_F(BundleTest, KernelsAreComparedWithTheBuild) {
   KernelInfo older = built;
   older.compiler = "NVRTC 12.8";
   const auto verify_with = [this](const std::vector<KernelInfo>& here) {
-    return evidence::verify_bundle_with(read_bundle_folder(folder_.string()).value(), here).value();
+    return evidence::verify_bundle_with(read_bundle_folder(folder_.string()).value(),
+                                        [&] { return here; })
+        .value();
   };
 
   write_manifest(entry(built, built.sha256) + entry(older, "bb"));

@@ -24,6 +24,7 @@ namespace {
 
 using evidence::is_bundle_path;
 using evidence::kManifest;
+using evidence::ListKernels;
 
 struct Manifest {
   std::map<std::string, nlohmann::json> values;
@@ -130,10 +131,14 @@ void check_files(const Bundle& bundle, const std::vector<nlohmann::json>& entrie
 
 using KernelKey = std::tuple<std::string, int, std::string, std::string>;
 
-void check_kernels(const std::vector<nlohmann::json>& kernels,
-                   const std::vector<KernelInfo>& built_here, BundleReport& report) {
+void check_kernels(const std::vector<nlohmann::json>& kernels, const ListKernels& built_here,
+                   BundleReport& report) {
+  if (kernels.empty()) {
+    report.not_compared.push_back("kernels: the bundle has none.");
+    return;
+  }
   std::map<KernelKey, std::string> built;
-  for (const KernelInfo& info : built_here)
+  for (const KernelInfo& info : built_here())
     if (!info.sha256.empty())
       built[{info.config, info.arch, info.ptx ? "ptx" : "cubin", info.compiler}] = info.sha256;
   for (const nlohmann::json& entry : kernels) {
@@ -147,9 +152,7 @@ void check_kernels(const std::vector<nlohmann::json>& kernels,
                                             printable(entry.at("config").get<std::string>()),
                                             entry.at("arch").get<int>()));
   }
-  if (report.kernels == 0)
-    report.not_compared.push_back("kernels: the bundle has none.");
-  else if (built.empty())
+  if (built.empty())
     report.not_compared.push_back("kernels: none is compiled into this library.");
   else if (report.kernels_compared < report.kernels)
     report.not_compared.push_back(
@@ -161,12 +164,12 @@ void check_kernels(const std::vector<nlohmann::json>& kernels,
 
 Result<BundleReport> verify_bundle(const Bundle& bundle) {
   return without_exceptions([&]() -> Result<BundleReport> {
-    return evidence::verify_bundle_with(bundle, shipped_kernel_list());
+    return evidence::verify_bundle_with(bundle, shipped_kernel_list);
   });
 }
 
 Result<BundleReport> evidence::verify_bundle_with(const Bundle& bundle,
-                                                  const std::vector<KernelInfo>& built_here) {
+                                                  const ListKernels& built_here) {
   const auto text = bundle.files.find(std::string(kManifest));
   if (text == bundle.files.end())
     return invalid("bundle", "one without manifest.yaml", "one that repro.sh packed");
