@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <iterator>
 #include <vector>
 
@@ -208,9 +209,11 @@ TEST(Sm90Forward, CompilesIn8BitsWithoutSpillsOrSerialisedProducts) {
   }
 }
 
+// One INT8 and one FP8 kernel; `make test-long`: all.
 TEST(Sm90Forward, CompilesMixedWithoutSpillsOrSerialisedProducts) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
-  for (const Shape& shape : kMixedShapes) {
+  for (std::size_t i = 0; i < (test_long() ? std::size(kMixedShapes) : 2); ++i) {
+    const Shape& shape = kMixedShapes[i];
     const CubinKernel kernel = compiled(shape);
     EXPECT_FALSE(kernel.spills()) << brief_text(shape.config);
     EXPECT_EQ(kernel.stack_bytes, 0) << brief_text(shape.config);
