@@ -27,13 +27,6 @@ std::string value_text(Enum value) {
                      EnumText<Enum>::kNames.at(static_cast<std::size_t>(value)));
 }
 
-template <class T>
-std::string short_value(T value) {
-  std::string text = value_text(value);
-  if constexpr (Enumeration<T>) text.erase(0, EnumText<T>::kPrefix.size());
-  return text;
-}
-
 bool parse_value(std::string_view text, bool& value) {
   if (text == "true" || text == "1") return value = true;
   value = false;
@@ -75,12 +68,25 @@ std::string quoted(std::string_view text) {
   return out + (text.size() > kLongest ? "...'" : "'");
 }
 
+struct Field {
+  std::string name, value;
+  bool operator==(const Field&) const = default;
+};
+
+template <class Config>
+std::vector<Field> fields_of(const Config& config) {
+  std::vector<Field> fields;
+  visit_values(config, [&](const std::string& name, const auto& value) {
+    fields.push_back({name, value_text(value)});
+  });
+  return fields;
+}
+
 template <class Config>
 std::string field_names() {
-  std::vector<std::string> names;
-  Config config;
-  visit_values(config, [&](const std::string& name, auto&) { names.push_back(name); });
-  return fmt::format("{}", fmt::join(names, ", "));
+  std::string names;
+  for (const Field& field : fields_of(Config())) names += (names.empty() ? "" : ", ") + field.name;
+  return names;
 }
 
 template <class Struct>
@@ -153,22 +159,22 @@ class Parser {
   std::vector<std::string> seen_;
 };
 
+// Enumerators without their prefix.
+std::string brief_text(const std::vector<Field>& fields, const std::vector<Field>& defaults) {
+  std::string text;
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    if (fields[i] == defaults[i] || fields[i].name == "arch") continue;
+    std::string value = fields[i].value;
+    if (const std::size_t prefix = value.find("::"); prefix != std::string::npos)
+      value.erase(0, prefix + 2);
+    text += (text.empty() ? "" : ",") + fields[i].name + "=" + value;
+  }
+  return text;
+}
+
 template <class Config>
 std::string brief_of(const Config& config) {
-  std::string text;
-  visit_values(config, [&](const std::string& name, const auto& field) {
-    bool is_default = false;
-    const Config defaults;
-    visit_values(defaults, [&](const std::string& other, const auto& value) {
-      if constexpr (std::is_same_v<decltype(value), decltype(field)>) {
-        is_default = is_default || (other == name && value == field);
-      }
-    });
-    if (is_default || name == "arch") return;
-    fmt::format_to(std::back_inserter(text), "{}{}={}", text.empty() ? "" : ",", name,
-                   short_value(field));
-  });
-  return text;
+  return brief_text(fields_of(config), fields_of(Config()));
 }
 
 template <class Config>
