@@ -68,7 +68,8 @@ class BackwardArguments(ctypes.Structure):
                 ("max_seqlen_kv", c_int64), ("seqlens_q", c_void_p), ("seqlens_kv", c_void_p),
                 ("leftpad_q", c_void_p), ("leftpad_kv", c_void_p), ("bias", Tensor),
                 ("mask", Tensor), ("alibi_slopes", c_void_p), ("alibi_batch_stride", c_int64),
-                ("sinks", c_void_p), ("dbias", Tensor), ("dsinks", c_void_p)]
+                ("sinks", c_void_p), ("dbias", Tensor), ("dsinks", c_void_p),
+                ("block_mask", BlockMask)]
 
 
 class QuantizeOptions(ctypes.Structure):

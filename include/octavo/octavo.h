@@ -214,8 +214,9 @@ typedef struct octavo_backward_arguments {
   const float* alibi_slopes;
   int64_t alibi_batch_stride;
   const float* sinks;
-  octavo_tensor dbias; /* written, of the shape of bias; data NULL: not computed */
-  float* dsinks;       /* written, one for each query head; NULL: not computed */
+  octavo_tensor dbias;          /* written, of the shape of bias; data NULL: not computed */
+  float* dsinks;                /* written, one for each query head; NULL: not computed */
+  octavo_block_mask block_mask; /* as in octavo_arguments */
 } octavo_backward_arguments;
 
 typedef struct octavo_quantize_options {

@@ -491,6 +491,7 @@ struct BackwardArguments {
   const float* alibi_slopes = nullptr;
   std::int64_t alibi_batch_stride = 0;
   const float* sinks = nullptr;
+  BlockMask block_mask{};
 };
 
 // Checks every argument and returns the Problem of the forward pass, with lse. The options are

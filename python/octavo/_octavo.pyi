@@ -92,6 +92,7 @@ def attention_backward(
     alibi_slopes: _Array | None = None,
     sinks: _Array | None = None,
     softcap: float | None = None,
+    block_mask: BlockMask | None = None,
     return_dbias: bool = False,
     return_dsinks: bool = False,
     batch_invariant: bool = False,

@@ -36,9 +36,11 @@ torch.serialization.add_safe_globals([octavo.Quantized])  # torch.load() reads i
 # ----------------------------------------------------------------------------------- the operators
 
 # Tensors are positional, because PyTorch's vmap rules support only those. The names are those of
-# octavo.attention.
+# octavo.attention and, for a block mask, those of octavo.BlockMask, with its block_size.
+_BLOCK_MASK_TENSORS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices",
+                       "bit_indices", "bits")
 _OPTIONAL_TENSORS = ("cu_seqlens_q", "cu_seqlens_kv", "seqlens_q", "seqlens_kv", "leftpad_q",
-                     "leftpad_kv", "bias", "mask", "alibi_slopes", "sinks", "page_table")
+                     "leftpad_kv", "bias", "mask", "alibi_slopes", "sinks", "page_table", *_BLOCK_MASK_TENSORS)
 # There is no backward pass over the pages of a cache.
 _BACKWARD_TENSORS = tuple(x for x in _OPTIONAL_TENSORS if x != "page_table")
 _PARAMETERS = (
@@ -46,14 +48,14 @@ _PARAMETERS = (
     "str causal='none', int[2]? window=None, float? scale=None, str precision='native', "
     "str layout='bhsd', ScalarType? out_dtype=None, SymInt? max_seqlen_q=None, "
     "SymInt? max_seqlen_kv=None, bool batch_invariant=False, bool overlap_launch=False, "
-    "float? max_error=None, float? softcap=None, SymInt sm_margin=0)"
+    "float? max_error=None, float? softcap=None, SymInt sm_margin=0, int block_size=0)"
 )
 _BACKWARD_PARAMETERS = (
     "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
     + ", ".join(f"Tensor? {x}=None" for x in _BACKWARD_TENSORS) + ", *, "
     "str causal='none', int[2]? window=None, float? scale=None, "
     "str precision='native', str layout='bhsd', SymInt? max_seqlen_q=None, "
-    "SymInt? max_seqlen_kv=None, bool batch_invariant=False, float? softcap=None"
+    "SymInt? max_seqlen_kv=None, bool batch_invariant=False, float? softcap=None, int block_size=0"
 )
 _LIBRARY = torch.library.Library("octavo", "DEF")
 # The output has the memory order of q, whatever its strides. Without the second tag Inductor requires
@@ -170,6 +172,12 @@ def _vmap_rule(operator):
         for name, tensor, dim in zip(_OPTIONAL_TENSORS, tensors, in_dims[3:]):
             if tensor is None:
                 continue
+            if name in _BLOCK_MASK_TENSORS:
+                if dim is not None or (name != "bits" and tensor.shape[0] != 1):
+                    raise NotImplementedError("block_mask has entries of a batch or is mapped by vmap; "
+                                              "supported: the same block mask for all calls, with batch 1.")
+                options[name] = tensor
+                continue
             if name not in _DIMENSIONS and name != "sinks":
                 what = "a paged cache" if name == "page_table" else "a varlen batch"
                 raise NotImplementedError(f"{name} is given under vmap; supported: None there, as {what} has no "
@@ -202,17 +210,18 @@ _SLOPES = ("alibi_slopes is a tensor that requires grad; supported: slopes witho
            "(alibi_slopes.detach()).")
 # The options of the forward pass that determine its gradients.
 _SHARED_OPTIONS = ("causal", "window", "scale", "precision", "layout", "max_seqlen_q",
-                   "max_seqlen_kv", "batch_invariant", "softcap")
+                   "max_seqlen_kv", "batch_invariant", "softcap", "block_size")
 
 
 @functools.lru_cache(maxsize=1024)
-def _cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, head_dim_v, precision, varlen):
+def _cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, head_dim_v, precision, varlen, block_size):
     return _octavo._backward_refusal(device, list(dtypes), heads_q, heads_kv, head_dim, head_dim_v,
-                                     precision, varlen)
+                                     precision, varlen, block_size)
 
 
 def _backward_refusal(q, k, v, cu_seqlens_q=None, *, layout="bhsd", precision="native",
-                      out_dtype=None, dtypes=None, alibi_slopes=None, page_table=None, **options):
+                      out_dtype=None, dtypes=None, alibi_slopes=None, page_table=None, block_size=0,
+                      **options):
     """The sentence that says why there is no backward pass for this call, or None."""
     if _requires_grad(alibi_slopes):
         return _SLOPES
@@ -230,7 +239,8 @@ def _backward_refusal(q, k, v, cu_seqlens_q=None, *, layout="bhsd", precision="n
     device = "cpu" if q.device.type in ("cpu", "meta") else str(q.device)
     try:
         return _cached_refusal(device, dtypes, int(q.shape[heads]), int(k.shape[heads]),
-                               int(q.shape[-1]), int(v.shape[-1]), precision or "native", varlen)
+                               int(q.shape[-1]), int(v.shape[-1]), precision or "native", varlen,
+                               block_size)
     except ValueError:
         return None
 
@@ -305,11 +315,14 @@ def _contiguous_rows(tensor):
     return tensor if tensor.shape[-1] == 1 or tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _backward_kernel(dout, q, k, v, out, lse, *tensors, **options):
+def _backward_kernel(dout, q, k, v, out, lse, *tensors, block_size=0, **options):
     # The gradient of a sum is an expanded number, and others may be transposed.
     if dout.stride(-1) != 1:
         dout = dout.contiguous()
     given = {name: tensor for name, tensor in zip(_BACKWARD_TENSORS, tensors) if tensor is not None}
+    lists = {name: given.pop(name) for name in _BLOCK_MASK_TENSORS if name in given}
+    if block_size != 0 or lists:
+        given["block_mask"] = octavo.BlockMask(block_size, **lists)
     return _octavo._run_backward(dout, q, k, v, out, lse, **given, **options)
 
 
@@ -361,6 +374,7 @@ def _backward_by_operator(dout, q, k, v, *, out, lse, causal=False, stream=None,
         raise TypeError(f"stream is given; supported: None in {_TRACED}.")
     if options.get("window") is not None:
         options["window"] = [-1 if side is None else side for side in options["window"]]
+    options |= _of_block_mask(options.pop("block_mask", None))
     tensors = {name: options.pop(name, None) for name in _BACKWARD_TENSORS}
     padding = [tensors[x] for x in ("seqlens_q", "seqlens_kv", "leftpad_q", "leftpad_kv")]
     options["causal"] = _alignment(causal, q, k, options.get("layout"), tensors["cu_seqlens_q"],
@@ -378,11 +392,23 @@ def _backward_by_operator(dout, q, k, v, *, out, lse, causal=False, stream=None,
 _TRACED = "traced code (torch.compile, make_fx, torch.jit.trace, torch.func, a dispatch mode)"
 
 
-def _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax, block_mask, draft_tree):
+def _of_block_mask(mask):
+    """The arguments of an operator that stand for an octavo.BlockMask, or none."""
+    if mask is None:
+        return {}
+    if not isinstance(mask, octavo.BlockMask):
+        raise TypeError(f"block_mask is of type {type(mask).__name__}; supported: octavo.BlockMask, which "
+                        "from_flex() makes of a BlockMask of FlexAttention.")
+    fields = {name: getattr(mask, name) for name in _BLOCK_MASK_TENSORS}
+    return {"block_size": mask.block_size,
+            **{name: x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
+               for name, x in fields.items() if x is not None}}
+
+
+def _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax, draft_tree):
     """The error for the first argument that the operators do not support, or None."""
     for name, value in (("quantization", quantization), ("stream", stream), ("out_scale", out_scale),
-                        ("return_amax", return_amax or None), ("block_mask", block_mask),
-                        ("draft_tree", draft_tree)):
+                        ("return_amax", return_amax or None), ("draft_tree", draft_tree)):
         if value is not None:
             return f"{name} is given; supported: None in {_TRACED}."
     for name, value in (("q", q), ("k", k), ("v", v)):
@@ -417,8 +443,7 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
             seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None,
             alibi_slopes=None, sinks=None, softcap=None, page_table=None, block_mask=None,
             draft_tree=None, sm_margin=0):
-    unsupported = _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax,
-                                         block_mask, draft_tree)
+    unsupported = _unsupported_argument(q, k, v, quantization, stream, out_scale, return_amax, draft_tree)
     if unsupported is not None:
         raise TypeError(unsupported)
     if out is not None and any(_requires_grad(x) for x in (q, k, v, bias, sinks)):
@@ -444,8 +469,11 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
                         ("softcap", softcap or None), ("sm_margin", sm_margin or None)):
         if value is not None:
             given[name] = value
+    blocks = _of_block_mask(block_mask)
+    if blocks:
+        given["block_size"] = blocks["block_size"]
     tensors = [cu_seqlens_q, cu_seqlens_kv, seqlens_q, seqlens_kv, leftpad_q, leftpad_kv, bias, mask,
-               alibi_slopes, sinks, page_table]
+               alibi_slopes, sinks, page_table, *(blocks.get(name) for name in _BLOCK_MASK_TENSORS)]
     while tensors and tensors[-1] is None:
         tensors.pop()
     operator = torch.ops.octavo.attention_lse if return_lse else torch.ops.octavo.attention
@@ -461,8 +489,7 @@ def _traced(q, k, v, *, causal=False, window=None, scale=None, precision=None, o
 
 def _unsupported_gradient(q, k, v, options):
     """The error for an argument that the operators do not support, for tensors that require grad."""
-    for name in ("out", "quantization", "stream", "out_scale", "return_amax", "block_mask",
-                 "draft_tree"):
+    for name in ("out", "quantization", "stream", "out_scale", "return_amax", "draft_tree"):
         if options.get(name) is not None and options[name] is not False:
             return _GRADIENT.format(name)
     return "q, k or v is quantized beside tensors that require grad; supported: tensors of one dtype."
@@ -471,7 +498,7 @@ def _unsupported_gradient(q, k, v, options):
 def _by_operator(transformed, q, k, v, **options):
     """An eager call that PyTorch has to observe. `transformed`: the direct path would be wrong."""
     out = options.get("out")
-    names = ("quantization", "stream", "out_scale", "return_amax", "block_mask", "draft_tree")
+    names = ("quantization", "stream", "out_scale", "return_amax", "draft_tree")
     unsupported = _unsupported_argument(q, k, v, *(options.get(name) for name in names))
     if out is not None and not isinstance(out, torch.Tensor):
         unsupported = unsupported or f"out is no tensor; supported: tensors in {_TRACED}."

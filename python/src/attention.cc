@@ -350,7 +350,8 @@ nb::object run_backward_directly(const Given& given) {
 
 nb::object backward_refusal(const std::string& device, const std::vector<std::string>& dtypes,
                             std::int64_t heads_q, std::int64_t heads_kv, std::int64_t head_dim,
-                            std::int64_t head_dim_v, const std::string& precision, bool varlen) {
+                            std::int64_t head_dim_v, const std::string& precision, bool varlen,
+                            std::int64_t block_size) {
   Problem p;
   const std::array<DType*, 4> kinds = {&p.q, &p.k, &p.v, &p.out};
   for (std::size_t i = 0; i < kinds.size(); ++i)
@@ -362,6 +363,7 @@ nb::object backward_refusal(const std::string& device, const std::vector<std::st
   p.head_dim = head_dim;
   p.head_dim_v = head_dim_v;
   p.varlen = varlen;
+  p.block_mask = block_size;
   p.lse = true;
   p.options.precision = check(parse_precision(precision));
   const Device on = check(parse_device(device));

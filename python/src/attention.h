@@ -35,6 +35,7 @@ nanobind::object run_backward_directly(const Given& given);
 nanobind::object backward_refusal(const std::string& device, const std::vector<std::string>& dtypes,
                                   std::int64_t heads_q, std::int64_t heads_kv,
                                   std::int64_t head_dim, std::int64_t head_dim_v,
-                                  const std::string& precision, bool varlen);
+                                  const std::string& precision, bool varlen,
+                                  std::int64_t block_size);
 
 }  // namespace octavo::python

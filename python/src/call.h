@@ -57,6 +57,13 @@ enum Parameter : int {
   kLse,
   kReturnDbias,
   kReturnDsinks,
+  kKvNumBlocks,  // from here on only for the operators of octavo.torch: the fields of a block mask
+  kKvIndices,
+  kFullKvNumBlocks,
+  kFullKvIndices,
+  kBitIndices,
+  kBits,
+  kBlockSize,
   kParameterCount
 };
 inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
@@ -98,13 +105,21 @@ inline constexpr std::array<const char*, kParameterCount> kParameters = {"q",
                                                                          "dout",
                                                                          "lse",
                                                                          "return_dbias",
-                                                                         "return_dsinks"};
+                                                                         "return_dsinks",
+                                                                         "kv_num_blocks",
+                                                                         "kv_indices",
+                                                                         "full_kv_num_blocks",
+                                                                         "full_kv_indices",
+                                                                         "bit_indices",
+                                                                         "bits",
+                                                                         "block_size"};
 
 // The optional tensors of the operators of octavo.torch, in the order of their schema after q, k
 // and v.
-inline constexpr std::array kOptionalTensors = {kCuSeqlensQ,  kCuSeqlensKv, kSeqlensQ, kSeqlensKv,
-                                                kLeftpadQ,    kLeftpadKv,   kBias,     kMask,
-                                                kAlibiSlopes, kSinks,       kPageTable};
+inline constexpr std::array kOptionalTensors = {
+    kCuSeqlensQ,    kCuSeqlensKv, kSeqlensQ, kSeqlensKv, kLeftpadQ,    kLeftpadKv, kBias,
+    kMask,          kAlibiSlopes, kSinks,    kPageTable, kKvNumBlocks, kKvIndices, kFullKvNumBlocks,
+    kFullKvIndices, kBitIndices,  kBits};
 
 // Borrowed references to the arguments of one call; None for those not given.
 using Given = std::array<nanobind::handle, kParameterCount>;

@@ -175,7 +175,7 @@ device       "cpu", "cuda:0", "auto"; the device of the arrays if None. Or a GPU
              "b200", "rtx5090")doc";
 
 constexpr const char* kBackwardDoc =
-    R"doc(attention_backward(dout, q, k, v, out, lse, *, causal=False, window=None, scale=None, precision=None, layout='bhsd', cu_seqlens_q=None, cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None, alibi_slopes=None, sinks=None, softcap=None, return_dbias=False, return_dsinks=False, batch_invariant=False, stream=None)
+    R"doc(attention_backward(dout, q, k, v, out, lse, *, causal=False, window=None, scale=None, precision=None, layout='bhsd', cu_seqlens_q=None, cu_seqlens_kv=None, max_seqlen_q=None, max_seqlen_kv=None, seqlens_q=None, seqlens_kv=None, leftpad_q=None, leftpad_kv=None, bias=None, mask=None, alibi_slopes=None, sinks=None, softcap=None, block_mask=None, return_dbias=False, return_dsinks=False, batch_invariant=False, stream=None)
 --
 
 Returns (dq, dk, dv), the gradients of a loss, from dout, its gradient with respect to out.

@@ -391,11 +391,25 @@ const nb::object& block_mask_class() {
   return *found;
 }
 
+// A field of a block mask: an attribute of block_mask, or an argument of an operator.
+nb::object block_mask_field(const Given& given, Parameter field) {
+  if (given[kBlockMask].is_none()) return nb::borrow(given[field]);
+  return given[kBlockMask].attr(kParameters[field]);
+}
+
+// Whether a call of an operator has a part of a block mask.
+bool has_block_mask_field(const Given& given) {
+  for (const int field :
+       {kKvNumBlocks, kKvIndices, kFullKvNumBlocks, kFullKvIndices, kBitIndices, kBits, kBlockSize})
+    if (!given[field].is_none()) return true;
+  return false;
+}
+
 // One of the arrays of a block mask, or none: int32, contiguous, of so many dimensions.
-Array read_block_array(Call& call, nb::handle mask, const char* attribute, int dimensions) {
-  const nb::object value = mask.attr(attribute);
+Array read_block_array(Call& call, const Given& given, Parameter field, int dimensions) {
+  const nb::object value = block_mask_field(given, field);
   if (value.is_none()) return {};
-  const std::string what = std::string("block_mask.") + attribute;
+  const std::string what = std::string("block_mask.") + kParameters[field];
   Array array = read_array(value, what.c_str());
   // The attribute's object may be the only owner of its memory.
   call.kept.push_back(value);
@@ -458,19 +472,20 @@ void read_draft_tree(Call& call, const Given& given) {
 
 void read_block_mask(Call& call, const Given& given) {
   const nb::handle value = given[kBlockMask];
-  if (value.is_none()) return;
-  if (!nb::isinstance(value, block_mask_class()))
+  if (value.is_none() && !has_block_mask_field(given)) return;
+  if (!value.is_none() && !nb::isinstance(value, block_mask_class()))
     refuse(PyExc_TypeError, "block_mask", shown(value),
            "octavo.BlockMask, which from_flex() makes of a BlockMask of FlexAttention");
   BlockMask& mask = call.arguments.block_mask;
-  mask.block_size = number_of(value.attr("block_size"), "block_mask.block_size", "64, 128");
+  const nb::object size = block_mask_field(given, kBlockSize);
+  if (!size.is_none()) mask.block_size = number_of(size, "block_mask.block_size", "64, 128");
   if (mask.block_size == 0) refuse(PyExc_ValueError, "block_mask.block_size", "0", "64, 128");
-  const Array counts = read_block_array(call, value, "kv_num_blocks", 3);
-  const Array indices = read_block_array(call, value, "kv_indices", 4);
-  const Array full_counts = read_block_array(call, value, "full_kv_num_blocks", 3);
-  const Array full_indices = read_block_array(call, value, "full_kv_indices", 4);
-  const Array bit_indices = read_block_array(call, value, "bit_indices", 4);
-  const Array bits = read_block_array(call, value, "bits", 3);
+  const Array counts = read_block_array(call, given, kKvNumBlocks, 3);
+  const Array indices = read_block_array(call, given, kKvIndices, 4);
+  const Array full_counts = read_block_array(call, given, kFullKvNumBlocks, 3);
+  const Array full_indices = read_block_array(call, given, kFullKvIndices, 4);
+  const Array bit_indices = read_block_array(call, given, kBitIndices, 4);
+  const Array bits = read_block_array(call, given, kBits, 3);
   const Array& first = counts.type != nullptr ? counts : full_counts;
   if (first.type == nullptr)
     refuse(PyExc_ValueError, "block_mask", "without lists",
@@ -748,6 +763,7 @@ BackwardArguments shared_arguments(const Arguments& a) {
   b.alibi_slopes = a.alibi_slopes;
   b.alibi_batch_stride = a.alibi_batch_stride;
   b.sinks = a.sinks;
+  b.block_mask = a.block_mask;
   return b;
 }
 

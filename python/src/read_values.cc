@@ -2,6 +2,7 @@
 // Reads single Python values, and the parameters of a call by name.
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <string>
@@ -112,12 +113,20 @@ constexpr std::array kAttentionNamed = {
     kReturnAmax,   kSeqlensQ,       kSeqlensKv,     kLeftpadQ,    kLeftpadKv,  kBias,
     kMask,         kAlibiSlopes,    kSinks,         kSoftcap,     kPageTable,  kBlockMask,
     kDraftTree,    kSmMargin,       kDevice};
+// The parameters of octavo.torch's operators by name: those of attention() and the block size.
+constexpr auto kOperatorNamed = [] {
+  std::array<Parameter, kAttentionNamed.size() + 1> named{};
+  std::copy(kAttentionNamed.begin(), kAttentionNamed.end(), named.begin());
+  named.back() = kBlockSize;
+  return named;
+}();
+constexpr Signature kOperatorSignature{"attention", kOperands, kOperatorNamed};
 constexpr std::array kBackwardNeeded = {kDout, kQ, kK, kV, kOut, kLse};
 constexpr std::array kBackwardNamed = {
     kCausal,      kWindow,       kScale,          kPrecision, kLayout,      kCuSeqlensQ,
     kCuSeqlensKv, kMaxSeqlenQ,   kMaxSeqlenKv,    kSeqlensQ,  kSeqlensKv,   kLeftpadQ,
     kLeftpadKv,   kBias,         kMask,           kSinks,     kAlibiSlopes, kSoftcap,
-    kReturnDbias, kReturnDsinks, kBatchInvariant, kStream};
+    kReturnDbias, kReturnDsinks, kBatchInvariant, kStream,    kBlockMask};
 
 // "q, k and v"
 std::string listed(std::span<const Parameter> parameters) {
@@ -179,8 +188,7 @@ Given read_operator_parameters(PyObject* const* values, Py_ssize_t positional, P
     given[i < 3 ? kOperands[i] : kOptionalTensors.at(i - 3)] = values[i];
   const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
   for (Py_ssize_t i = 0; i < named; ++i) {
-    given.at(parameter_of(PyTuple_GET_ITEM(names, i), kAttentionSignature)) =
-        values[positional + i];
+    given.at(parameter_of(PyTuple_GET_ITEM(names, i), kOperatorSignature)) = values[positional + i];
   }
   return given;
 }

@@ -33,6 +33,7 @@ inline Arguments forward_arguments(const BackwardArguments& a) {
   forward.alibi_slopes = a.alibi_slopes;
   forward.alibi_batch_stride = a.alibi_batch_stride;
   forward.sinks = a.sinks;
+  forward.block_mask = a.block_mask;
   return forward;
 }
 

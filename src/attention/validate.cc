@@ -400,9 +400,6 @@ Status validate_backward(const Problem& p) {
                        "native, or fp16 and bf16 with inputs of that dtype, in the backward pass");
   if (p.paged)
     return unsupported("problem", describe(p), "K and V without pages, in the backward pass");
-  if (p.block_mask != 0)
-    return unsupported("block_mask", "given in the backward pass",
-                       "causal masks, windows and mask tensors there");
   if (!p.lse) return invalid("lse", "absent", "given in the backward pass");
   if (p.out_amax) return invalid("out_amax", "given", "absent in the backward pass");
   return {};

@@ -8,7 +8,7 @@
 // as fit into L2 and walks the visible keys in blocks of kKeyRows, once for each such set of rows:
 //
 //   load K, V block -> f32           once per key block, shared by the query blocks
-//   for each block of queries:
+//   for each block of queries:       but those from which a block mask hides all of the keys
 //     S^T = K Q^T, dP^T = V dO^T     lanes are queries
 //     P^T, dS^T                      vertical: no reduction across lanes
 //     dV += P^T dO, dK += dS^T Q     lanes are channels: P^T and dS^T enter as broadcasts

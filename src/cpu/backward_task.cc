@@ -117,6 +117,7 @@ class BackwardRunner {
   // Adds dS of at most a block of rows and a block of keys to `sums`; see add_score_gradients().
   void add_scores(std::int64_t begin, std::int64_t end, double* sums) {
     rows_ = task_.rows;
+    if (!modifiers_.sees_block(0, rows_, begin)) return;
     load_block(0);
     load_rows(c_.arguments.k, begin, end, s_.k);
     load_rows(c_.arguments.v, begin, end, s_.v);
@@ -271,6 +272,7 @@ void BackwardRunner::attend() {
   for (std::int64_t block = begin / kKeyRows * kKeyRows; block < end; block += kKeyRows) {
     const std::int64_t from = std::max(block, begin);
     const std::int64_t to = std::min(block + kKeyRows, end);
+    if (!modifiers_.sees_block(first_, rows_, from)) continue;
     load_rows(c_.arguments.k, from, to, s_.k);
     load_rows(c_.arguments.v, from, to, s_.v);
     const bool finite = keys_are_finite(to - from);
@@ -303,6 +305,7 @@ void BackwardRunner::attend_block(std::int64_t block, std::int64_t from, std::in
                                   bool keys_finite) {
   const TileKeys tile = tile_keys(block, from, to, keys_finite);
   if (tile.begin >= tile.end) return;
+  if (!modifiers_.sees_block(first_ + block * t_.block, rows_of(block), from)) return;
   if (tile.one_by_one)
     add_one_by_one(block, tile, from);
   else
@@ -431,7 +434,7 @@ BackwardTiling make_backward_tiling(const Kernels& kernels, const Problem& probl
   BackwardTiling tiling;
   tiling.head_dim = head_dim;
   tiling.has_softcap = problem.options.softcap != 0;
-  tiling.has_additions = problem.bias || problem.mask;
+  tiling.has_additions = problem.bias || problem.mask || problem.block_mask != 0;
   tiling.has_alibi = problem.alibi;
   const std::int64_t panel = kernels.lanes * kernels.max_vectors;
   tiling.block = round_up(kBlockRows, panel);

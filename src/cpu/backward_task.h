@@ -17,7 +17,7 @@ struct BackwardTiling {
   std::int64_t blocks = 1;  // that a task keeps in its scratch at a time
   std::int64_t pitch = 0;   // of rows of channels, in floats: whole vectors
   bool has_softcap = false;
-  bool has_additions = false;  // to scores: a bias or a mask tensor
+  bool has_additions = false;  // to scores: a bias, a mask tensor or a block mask
   bool has_alibi = false;
 
   std::int64_t rows() const { return block * blocks; }

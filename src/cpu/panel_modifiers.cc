@@ -146,10 +146,11 @@ bool PanelModifiers::hide_drafts(const QueryRow& query, std::int64_t begin,
   return !std::all_of(s_.row, s_.row + count, [](float x) { return x == -kInfinity; });
 }
 
-bool PanelModifiers::sees_block(std::int64_t rows, std::int64_t key) const {
+bool PanelModifiers::sees_block(std::int64_t first_query, std::int64_t rows,
+                                std::int64_t key) const {
   if (problem_.block_mask == 0) return true;
   // The first query of each block of queries of each head.
-  for (std::int64_t i = 0; i < rows;) {
+  for (std::int64_t i = first_query; i < first_query + rows;) {
     const QueryRow query = task_.query(i);
     if (seen_block(query, key).is_seen) return true;
     i += std::min(problem_.block_mask - query.row % problem_.block_mask,

@@ -48,9 +48,9 @@ class PanelModifiers {
   bool load(std::int64_t first_query, std::int64_t rows, std::int64_t width, std::int64_t begin,
             std::int64_t count, TileModifiers& tile) const;
 
-  // Whether one of the task's first `rows` queries sees the block of kKeyRows keys that holds
-  // `key`, according to the block mask. True without a block mask.
-  bool sees_block(std::int64_t rows, std::int64_t key) const;
+  // Whether one of the task's queries [first_query, first_query + rows) sees the block of kKeyRows
+  // keys that holds `key`, according to the block mask. True without a block mask.
+  bool sees_block(std::int64_t first_query, std::int64_t rows, std::int64_t key) const;
 
  private:
   void load_alibi(std::int64_t first_query, std::int64_t rows, std::int64_t width,

@@ -234,7 +234,7 @@ void TaskRunner::attend() {
   for (std::int64_t block = begin / kKeyRows * kKeyRows; block < end; block += kKeyRows) {
     const std::int64_t from = std::max(block, begin);
     const std::int64_t to = std::min(block + kKeyRows, end);
-    if (modifiers_.sees_block(task_.rows, from)) {
+    if (modifiers_.sees_block(0, task_.rows, from)) {
       k_rows.load_block(from, to, s_.k, t_.pitch);
       v_rows.load_block(from, to, s_.v, t_.pitch_v);
       for (std::int64_t p = 0; p < panels(); ++p) attend_panel(p, from, to);

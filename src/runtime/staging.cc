@@ -108,7 +108,22 @@ Status Staging::copy_modifiers(const PassArguments& host, std::int64_t sequences
   const std::int64_t slopes =
       sequences == 0 ? 0 : (sequences - 1) * host.alibi_batch_stride + heads;
   OCTAVO_RETURN_IF_ERROR(copy_array(host.alibi_slopes, slopes, device, on.alibi_slopes));
-  return copy_array(host.sinks, heads, device, on.sinks);
+  OCTAVO_RETURN_IF_ERROR(copy_array(host.sinks, heads, device, on.sinks));
+  return copy_block_mask(host.block_mask, device, on.block_mask);
+}
+
+Status Staging::copy_block_mask(const BlockMask& host, Device device, BlockMask& on) {
+  if (host.block_size == 0) return {};
+  const std::int64_t rows = host.batch * host.heads * host.q_blocks;
+  for (const auto& [from, count, to] :
+       {std::tuple{host.kv_num_blocks, rows, &on.kv_num_blocks},
+        {host.kv_indices, rows * host.kv_capacity, &on.kv_indices},
+        {host.full_kv_num_blocks, rows, &on.full_kv_num_blocks},
+        {host.full_kv_indices, rows * host.full_kv_capacity, &on.full_kv_indices},
+        {host.bit_indices, rows * host.kv_capacity, &on.bit_indices}})
+    OCTAVO_RETURN_IF_ERROR(copy_array(from, count, device, *to));
+  return copy_array(host.bits, host.bit_blocks * host.block_size * host.block_size / 32, device,
+                    on.bits);
 }
 
 Status Staging::send_outputs() const {
@@ -135,21 +150,6 @@ Status StagedArguments::copy_scales(const Arguments& host, const Problem& run_pr
   OCTAVO_RETURN_IF_ERROR(copy(host.k, host.k_scales, on.k_scales, run_problem.seqlen_kv));
   OCTAVO_RETURN_IF_ERROR(copy(v_by_rows(host), host.v_scales, on.v_scales, run_problem.seqlen_kv));
   return copy(host.out, host.out_scales, on.out_scales, run_problem.seqlen_q);
-}
-
-Status StagedArguments::copy_block_mask(const BlockMask& host, Device device) {
-  if (host.block_size == 0) return {};
-  BlockMask& on = device_.block_mask;
-  const std::int64_t rows = host.batch * host.heads * host.q_blocks;
-  for (const auto& [from, count, to] :
-       {std::tuple{host.kv_num_blocks, rows, &on.kv_num_blocks},
-        {host.kv_indices, rows * host.kv_capacity, &on.kv_indices},
-        {host.full_kv_num_blocks, rows, &on.full_kv_num_blocks},
-        {host.full_kv_indices, rows * host.full_kv_capacity, &on.full_kv_indices},
-        {host.bit_indices, rows * host.kv_capacity, &on.bit_indices}})
-    OCTAVO_RETURN_IF_ERROR(copy_array(from, count, device, *to));
-  return copy_array(host.bits, host.bit_blocks * host.block_size * host.block_size / 32, device,
-                    on.bits);
 }
 
 Result<StagedArguments> StagedArguments::make(const Arguments& host, const Problem& run_problem,
@@ -183,7 +183,6 @@ Result<StagedArguments> StagedArguments::make(const Arguments& host, const Probl
   }
   OCTAVO_RETURN_IF_ERROR(
       staged.copy_modifiers(host, sequence_count(host), device, margin, staged.device_));
-  OCTAVO_RETURN_IF_ERROR(staged.copy_block_mask(host.block_mask, device));
   return staged;
 }
 

@@ -34,6 +34,7 @@ class Staging {
                         std::size_t margin, PassArguments& on);
 
  private:
+  Status copy_block_mask(const BlockMask& host, Device device, BlockMask& on);
   struct Copy {
     Buffer buffer;
     std::byte* host = nullptr;  // where the bytes came from
@@ -59,7 +60,6 @@ class StagedArguments : public Staging {
 
  private:
   Status copy_scales(const Arguments& host, const Problem& run_problem, Device device);
-  Status copy_block_mask(const BlockMask& host, Device device);
 
   Arguments device_;
 };

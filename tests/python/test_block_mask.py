@@ -132,3 +132,20 @@ def test_refusals(normal):
     mask.kv_indices[0, 0, 0, 0] = 77
     with pytest.raises(ValueError, match="an index of block_mask.kv_num_blocks.0. is 77"):
         octavo.attention(q, k, v, block_mask=mask)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("shape", [(2, 4, QUERIES, KEYS), (QUERIES, KEYS)])
+def test_attention_backward(normal, size, shape):
+    q, k, v = inputs(normal)
+    mask = random_mask(*shape)
+    dout, bias = normal(2, 4, QUERIES, 16), normal(1, 4, QUERIES, KEYS)
+    options = {"causal": "bottom_right", "bias": bias}
+    out, lse = octavo.attention(q, k, v, return_lse=True, mask=mask, **options)
+    wanted = octavo.attention_backward(dout, q, k, v, out, lse, mask=mask, return_dbias=True, **options)
+    blocks = octavo.BlockMask.from_mask(mask, size)
+    found = octavo.attention_backward(dout, q, k, v, out, lse, block_mask=blocks, return_dbias=True, **options)
+    equal(found, wanted)
+    assert (found[0][:, :, 140] == 0).all() and (found[1] != 0).any()
+    with pytest.raises(TypeError, match="block_mask is .*; supported: octavo.BlockMask"):
+        octavo.attention_backward(dout, q, k, v, out, lse, block_mask=mask)

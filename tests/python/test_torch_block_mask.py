@@ -9,6 +9,8 @@ from test_block_mask import KEYS, QUERIES, SIZES, equal, random_mask
 
 torch = pytest.importorskip("torch")
 
+import octavo.torch  # noqa: E402, F401
+
 
 def tensors():
     torch.manual_seed(0)
@@ -48,6 +50,62 @@ def test_from_ranges():
     torch.testing.assert_close(octavo.attention(q, q, q, block_mask=narrow), octavo.attention(q, q, q, mask=mask))
 
 
+COMPILED = {
+    "eager": lambda call: call,
+    "aot_eager": lambda call: torch.compile(call, backend="aot_eager", fullgraph=True),
+}
+
+
+@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("size", SIZES)
+def test_gradients(compiled, size):
+    torch._dynamo.reset()
+    mask = torch.from_numpy(random_mask(4, QUERIES, KEYS))
+    blocks = octavo.BlockMask.from_mask(mask, size)
+    bias = torch.randn(4, QUERIES, KEYS)
+    dout = torch.randn(2, 4, QUERIES, 16)
+
+    def gradients(call):
+        given = [x.requires_grad_() for x in (*tensors(), bias.clone())]
+        return torch.autograd.grad(call(*given), given, dout)
+
+    def sparse(q, k, v, bias):
+        return octavo.attention(q, k, v, bias=bias, block_mask=blocks)
+
+    equal(gradients(COMPILED[compiled](sparse)),
+          gradients(lambda q, k, v, bias: octavo.attention(q, k, v, bias=bias, mask=mask)))
+
+
+def test_the_operators():
+    q, k, v = tensors()
+    mask = torch.from_numpy(random_mask(QUERIES, KEYS))
+    blocks = octavo.BlockMask.from_mask(mask, 64)
+    fields = {"block_size": 64} | {name: getattr(blocks, name) for name in (
+        "kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "bit_indices", "bits")}
+    out, lse = torch.ops.octavo.attention_lse(q, k, v, **fields)
+    equal((out, lse), octavo.attention(q, k, v, return_lse=True, mask=mask))
+    torch.library.opcheck(torch.ops.octavo.attention, [x.clone().requires_grad_() for x in (q, k, v)], fields)
+    dout = torch.randn_like(out)
+    torch.library.opcheck(torch.ops.octavo.attention_backward, (dout, q, k, v, out, lse), fields)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        found = octavo.attention_backward(dout, q, k, v, out, lse, block_mask=blocks)
+    equal(found, octavo.attention_backward(dout, q, k, v, out, lse, mask=mask))
+    fields.pop("block_size")
+    with pytest.raises(ValueError, match="block_mask.block_size is 0; supported: 64, 128."):
+        torch.ops.octavo.attention(q, k, v, **fields)
+
+
+def test_vmap():
+    q, k, v = (x.unsqueeze(0).repeat(3, 1, 1, 1, 1) for x in tensors())
+    mask = torch.from_numpy(random_mask(QUERIES, KEYS))
+    shared = octavo.BlockMask.from_mask(mask, 64)
+    found = torch.func.vmap(lambda *x: octavo.attention(*x, block_mask=shared))(q, k, v)
+    equal(found, [octavo.attention(*one, mask=mask) for one in zip(q, k, v)])
+    of_entries = octavo.BlockMask.from_mask(mask.expand(2, 4, QUERIES, KEYS), 64)
+    with pytest.raises(NotImplementedError, match="block_mask has entries of a batch or is mapped by vmap"):
+        torch.func.vmap(lambda *x: octavo.attention(*x, block_mask=of_entries))(q, k, v)
+
+
 def test_refusals():
     q, k, v = tensors()
     mask = octavo.BlockMask.from_dense_blocks(torch.ones(3, 6, dtype=torch.bool), 64)
@@ -56,10 +114,14 @@ def test_refusals():
     small = octavo.BlockMask.from_indices(torch.tensor([[4, 0]] * 3, dtype=torch.uint8))
     assert small.full_kv_indices[0, 0].tolist() == [[0, 4]] * 3
     q.requires_grad_(True)
-    with pytest.raises(NotImplementedError, match="block_mask is given for tensors that require grad"):
-        octavo.attention(q, k, v, block_mask=mask)
-    with torch.no_grad():
-        octavo.attention(q, k, v, block_mask=mask)
+    with pytest.raises(TypeError, match="block_mask is .*; supported: octavo.BlockMask"):
+        octavo.attention(q, k, v, block_mask=torch.ones(3, 6, dtype=torch.bool))
+    with pytest.raises(NotImplementedError, match="draft_tree is given for tensors that require grad"):
+        octavo.attention(q, k, v, block_mask=mask, draft_tree=torch.ones(2, QUERIES, dtype=torch.int32))
+    with pytest.raises(NotImplementedError, match="block_mask is given together with cu_seqlens"):
+        starts = torch.tensor([0, QUERIES], dtype=torch.int32)
+        octavo.attention(q[0].transpose(0, 1), q[0].transpose(0, 1), q[0].transpose(0, 1), block_mask=mask,
+                         cu_seqlens_q=starts, cu_seqlens_kv=starts, max_seqlen_q=QUERIES, max_seqlen_kv=QUERIES)
 
 
 @pytest.mark.parametrize("size", SIZES)

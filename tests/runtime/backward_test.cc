@@ -2,6 +2,8 @@
 // Plans, the one-call form and the C interface of the backward pass.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -57,6 +59,14 @@ octavo_backward_arguments c_arguments_of(const BackwardArguments& a) {
   c.sinks = a.sinks;
   c.dbias = c_tensor_of(a.dbias);
   c.dsinks = a.dsinks;
+  const BlockMask& m = a.block_mask;
+  c.block_mask = {m.block_size,      m.batch,
+                  m.heads,           m.q_blocks,
+                  m.kv_num_blocks,   m.kv_indices,
+                  m.kv_capacity,     m.full_kv_num_blocks,
+                  m.full_kv_indices, m.full_kv_capacity,
+                  m.bit_indices,     m.bits,
+                  m.bit_blocks};
   return c;
 }
 
@@ -179,6 +189,25 @@ TEST(Backward, GpusRefuseOtherTypes) {
     }
   }
   EXPECT_TRUE(call.untouched());
+}
+
+TEST(Backward, GpusRefuseBlockMasks) {
+  Problem problem;
+  problem.batch = problem.heads_q = problem.heads_kv = 1;
+  problem.seqlen_q = problem.seqlen_kv = 128;
+  problem.head_dim = problem.head_dim_v = 64;
+  problem.q = problem.k = problem.v = problem.out = DType::f16;
+  problem.lse = true;
+  problem.block_mask = 64;
+  for (const Device device : {Device{Device::Kind::emulator, 0}, Device{Device::Kind::emulator, 90},
+                              Device{Device::Kind::cuda, 0}}) {
+    const Status status = explain_backward(problem, device).status();
+    EXPECT_EQ(status.code(), ErrorCode::unsupported);
+    EXPECT_EQ(status.message(),
+              "block_mask is given in the backward pass on a GPU; supported here: causal masks, "
+              "windows and mask tensors there.");
+  }
+  EXPECT_TRUE(explain_backward(problem).ok());
 }
 
 // The parts of one array: each is fetched without undoing the others.
@@ -315,6 +344,62 @@ TEST(BackwardCApi, PaddingAndScoreModifiers) {
   EXPECT_TRUE(same_gradients(cpp, host));
   EXPECT_EQ(of_cpp.dbias, of_host.dbias);
   EXPECT_EQ(of_cpp.dsinks, of_host.dsinks);
+}
+
+// The first block of queries sees a block in full and bits of another, the second one block.
+struct Blocks {
+  std::vector<std::int32_t> counts = {1, 0}, indices = {2, 0, 0, 0}, full_counts = {1, 1},
+                            full_indices = {0, 0, 1, 0}, bit_indices = {0, 0, 0, 0};
+  alignas(16) std::array<std::uint32_t, 128> bits{};
+
+  explicit Blocks(BackwardCall& call) {
+    for (std::uint32_t i = 0; i < bits.size(); ++i) bits[i] = 0x9e3779b9u * (i + 1);
+    call.arguments.block_mask = {.block_size = 64,
+                                 .q_blocks = 2,
+                                 .kv_num_blocks = counts.data(),
+                                 .kv_indices = indices.data(),
+                                 .kv_capacity = 2,
+                                 .full_kv_num_blocks = full_counts.data(),
+                                 .full_kv_indices = full_indices.data(),
+                                 .full_kv_capacity = 2,
+                                 .bit_indices = bit_indices.data(),
+                                 .bits = bits.data(),
+                                 .bit_blocks = 1};
+  }
+};
+
+TEST(BackwardCApi, BlockMasks) {
+  BackwardCall cpp(1, 2, 1, 100, 150, 16), c(1, 2, 1, 100, 150, 16), host(1, 2, 1, 100, 150, 16);
+  Blocks of_cpp(cpp), of_c(c), of_host(host);
+  for (BackwardCall* call : {&cpp, &c, &host}) ASSERT_TRUE(call->run_forward({}).ok());
+  ASSERT_EQ(attention_backward(cpp.arguments).message(), "");
+  octavo_backward_arguments arguments = c_arguments_of(c.arguments);
+  ASSERT_EQ(octavo_attention_backward(&arguments, nullptr, nullptr, nullptr), OCTAVO_OK)
+      << octavo_last_error();
+  EXPECT_TRUE(same_gradients(cpp, c));
+  // What was computed is not what there is without a block mask.
+  arguments.block_mask = {};
+  ASSERT_EQ(octavo_attention_backward(&arguments, nullptr, nullptr, nullptr), OCTAVO_OK);
+  EXPECT_FALSE(same_gradients(cpp, c));
+
+  // The arrays are copied to the device, too.
+  const Result<StagedBackwardArguments> staged =
+      StagedBackwardArguments::make(host.arguments, {Device::Kind::cpu, 0});
+  ASSERT_TRUE(staged.ok()) << staged.status().message();
+  for (auto* list : {&of_host.counts, &of_host.full_counts})
+    std::fill(list->begin(), list->end(), 0);
+  of_host.bits.fill(0);
+  ASSERT_EQ(attention_backward(staged->on_device()).message(), "");
+  ASSERT_TRUE(staged->fetch().ok());
+  EXPECT_TRUE(same_gradients(cpp, host));
+
+  // A plan for blocks of 64 runs no others.
+  const BackwardPlan plan = plan_backward(problem_of(cpp.arguments).value()).value();
+  EXPECT_NE(plan.explain().kernel, "");
+  BackwardArguments other = cpp.arguments;
+  other.block_mask.block_size = 0;
+  EXPECT_EQ(plan.run(other, {}).message(),
+            "block_mask.block_size is 0; supported: 64, for which the plan was made.");
 }
 
 TEST(BackwardCApi, VarlenAndExplain) {

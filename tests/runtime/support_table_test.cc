@@ -141,7 +141,10 @@ std::vector<Row> table() {
       {"decoding over paged KV caches",
        {"float16, bfloat16, FP8, INT8, INT4", "the same; FP8 from Ada on", same},
        paged_claims()},
-      {"masks", {"causal, window, tensor, block mask (forward only)", same, same}, mask_claims()},
+      {"masks",
+       {"causal, window, tensor, block mask (forward only)", same,
+        "causal, window, tensor, block mask"},
+       mask_claims()},
       {"changes of the scores",
        {"bias, ALiBi, softcap, attention sinks", same, same},
        score_claims()},
@@ -206,6 +209,9 @@ TEST(SupportTable, BackwardServesTheNamedTypes) {
       const Status status = explain_backward(problem, device).status();
       EXPECT_EQ(status.ok(), served)
           << name(device) << ", " << name(dtype) << ": " << status.message();
+      problem.block_mask = 64;
+      EXPECT_EQ(explain_backward(problem, device).ok(), device.kind == Device::Kind::cpu)
+          << name(device) << ", " << name(dtype);
     }
 }
 

@@ -54,6 +54,9 @@ Status sm80_backward_serves(const Problem& p) {
   if (p.head_dim % 8 != 0 || tile_head_dim(p.head_dim) == 0)
     return unsupported("head_dim", fmt::format("{}", p.head_dim),
                        "multiples of 8 up to 256 in the backward pass on a GPU");
+  if (p.block_mask != 0)
+    return unsupported("block_mask", "given in the backward pass on a GPU",
+                       "causal masks, windows and mask tensors there");
   return {};
 }
 

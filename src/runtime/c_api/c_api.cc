@@ -127,6 +127,7 @@ Status read_arguments(const octavo_backward_arguments* given, BackwardArguments&
   OCTAVO_RETURN_IF_ERROR(read_tensor(c.dbias, "dbias", out.dbias));
   OCTAVO_RETURN_IF_ERROR(read_modifiers(c, out));
   out.dsinks = c.dsinks;
+  out.block_mask = read_block_mask(c.block_mask);
   if (c.has_scale != 0) out.scale = c.scale;
   out.cu_seqlens_q = c.cu_seqlens_q;
   out.cu_seqlens_kv = c.cu_seqlens_kv;
