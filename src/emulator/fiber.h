@@ -4,32 +4,14 @@
 #pragma once
 
 #include <boost/context/fiber.hpp>
-#include <cstddef>
 #include <functional>
-#include <memory>
-#include <vector>
 
 namespace octavo::emulator {
 
-// A pool of stacks, reused by the next CTA because their pages have already been touched.
-class StackPool {
- public:
-  StackPool() = default;
-  ~StackPool();
-  StackPool(const StackPool&) = delete;
-  StackPool& operator=(const StackPool&) = delete;
-
-  boost::context::stack_context allocate();
-  void deallocate(boost::context::stack_context& stack);
-
- private:
-  std::vector<boost::context::stack_context> free_;
-};
-
 class Fiber {
  public:
-  // Runs `body` at the first resume.
-  void start(StackPool& stacks, std::function<void()> body);
+  // Runs `body` at the first resume. One CPU thread starts, resumes and destroys a fiber.
+  void start(std::function<void()> body);
   // Runs the body until it suspends or ends.
   void resume() { inside_ = std::move(inside_).resume(); }
   // Called inside the body: returns to the caller of resume().

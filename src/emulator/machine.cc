@@ -70,12 +70,17 @@ bool Cluster::ended() const {
 }
 
 bool Machine::mutated(Place place, bool useful) {
-  auto call = std::find_if(calls_.begin(), calls_.end(),
-                           [&](const CallUse& use) { return use.place == place; });
-  if (call == calls_.end()) call = calls_.insert(call, CallUse{place});
-  ++call->times;
-  if (current->spare != nullptr) call->spare = std::exchange(current->spare, nullptr);
-  call->useful += useful ? 1 : 0;
+  std::size_t& at = last_calls_[static_cast<std::size_t>(place.site.line) % last_calls_.size()];
+  if (at >= calls_.size() || !(calls_[at].place == place)) {
+    const auto known = std::find_if(calls_.begin(), calls_.end(),
+                                    [&](const CallUse& use) { return use.place == place; });
+    at = static_cast<std::size_t>(known - calls_.begin());
+    if (known == calls_.end()) calls_.push_back({place});
+  }
+  CallUse& call = calls_[at];
+  ++call.times;
+  if (current->spare != nullptr) call.spare = std::exchange(current->spare, nullptr);
+  call.useful += useful ? 1 : 0;
   return settings_.mutant && *settings_.mutant == place;
 }
 
@@ -149,7 +154,7 @@ void Machine::build_cta(Cluster& cluster, std::int64_t block, int rank) {
     t.warp->lanes[static_cast<std::size_t>(t.lane)] = &t;
     t.warp->runnable |= 1u << t.lane;
     t.known = Knowledge(cluster.new_actor(Acts::thread, &t));
-    t.fiber.start(stacks_, [this] { launch_.entry(); });
+    t.fiber.start([this] { launch_.entry(); });
     cta->threads.push_back(std::move(thread));
   }
   cluster.ctas.push_back(std::move(cta));

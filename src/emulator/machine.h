@@ -233,7 +233,7 @@ class Machine {
   Measures measures_;
   SeededOrder schedule_;
   std::vector<CallUse> calls_;
-  StackPool stacks_;
+  std::array<std::size_t, 64> last_calls_{};        // where each line's last call is in calls_
   std::vector<std::unique_ptr<Cluster>> clusters_;  // those that run, oldest first
   std::int64_t next_block_ = 0;
   std::list<AsyncOperations::Operation> late_stores_;  // of clusters that have ended

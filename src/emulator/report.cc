@@ -22,13 +22,6 @@ std::string_view short_path(std::string_view file) {
 
 }  // namespace
 
-bool operator==(const Place& a, const Place& b) {
-  // The same literal nearly always has one address.
-  const auto same = [](const char* x, const char* y) { return x == y || std::string_view(x) == y; };
-  return a.site.line == b.site.line && same(a.instruction, b.instruction) &&
-         same(a.site.file, b.site.file);
-}
-
 std::string describe(const Place& place) {
   if (place.site.line == 0) return place.instruction;
   return fmt::format("{} at {}:{}", place.instruction, short_path(place.site.file),

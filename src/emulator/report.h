@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/ptx/target.cuh"
@@ -15,7 +16,12 @@ struct Place {
   const char* instruction = "";
   Site site;
 };
-bool operator==(const Place& a, const Place& b);
+inline bool operator==(const Place& a, const Place& b) {
+  // The same literal nearly always has one address.
+  const auto same = [](const char* x, const char* y) { return x == y || std::string_view(x) == y; };
+  return a.site.line == b.site.line && same(a.instruction, b.instruction) &&
+         same(a.site.file, b.site.file);
+}
 std::string describe(const Place& place);  // "ldmatrix at device/sm80/operands.cuh:54"
 
 enum class Hazard : std::uint8_t {

@@ -46,7 +46,7 @@ std::size_t words_of(const ptx::WgmmaShape& shape) {
 std::uint32_t inside(Warp& warp, std::uint32_t address, Place place) {
   const std::uint32_t offset = address - SharedMemory::kBase;
   const std::uint32_t bytes = warp.cta->shared.bytes();
-  if (address >= SharedMemory::kBase && offset < bytes) return offset;
+  if (address >= SharedMemory::kBase && offset < bytes && bytes - offset >= 16) return offset;
   warp.lanes[0]->machine->find(
       Hazard::out_of_bounds, place,
       fmt::format("the matrix descriptor reaches beyond the CTA's {} bytes", bytes),
@@ -54,14 +54,15 @@ std::uint32_t inside(Warp& warp, std::uint32_t address, Place place) {
   return 0;
 }
 
-// Visits the bytes of one operand: visit(address of an element, index along M or N, k). The
-// elements of a 16-byte chunk are visited in order.
+// Visits the chunks of 16 bytes of one operand: visit(address, index along M or N, k), of a chunk's
+// first element. Its other elements follow along K, or along M or N if mn_major.
 template <class Visit>
-void for_each_element(const MatrixDescriptor& d, bool mn_major, std::uint32_t first,
-                      std::uint32_t count, std::uint32_t bytes, const Visit& visit) {
-  const std::uint32_t k_count = 32 / bytes;
-  for (std::uint32_t i = first; i < first + count; ++i)
-    for (std::uint32_t k = 0; k < k_count; ++k)
+void for_each_chunk(const MatrixDescriptor& d, bool mn_major, std::uint32_t first,
+                    std::uint32_t count, std::uint32_t bytes, const Visit& visit) {
+  const std::uint32_t elements = 16 / bytes, k_count = 32 / bytes;
+  const std::uint32_t index_step = mn_major ? elements : 1, k_step = mn_major ? 1 : elements;
+  for (std::uint32_t i = first; i < first + count; i += index_step)
+    for (std::uint32_t k = 0; k < k_count; k += k_step)
       visit(mn_major ? mn_major_address(d, i, k) : k_major_address(d, i, k * bytes), i - first, k);
 }
 
@@ -70,46 +71,42 @@ void note_reads(Warp& warp, const WgmmaOperation& op, std::uint64_t descriptor, 
                 std::uint32_t first, std::uint32_t count, Number format) {
   const By by{warp.lanes[0], {warp.wgmma.actor, op.group, op.place}, Proxy::async};
   const auto d = decode_descriptor(descriptor);
-  for_each_element(d, mn_major, first, count, static_cast<std::uint32_t>(number_bytes(format)),
-                   [&](std::uint32_t address, std::uint32_t, std::uint32_t) {
-                     // Once per chunk, at its first element.
-                     if (address % 16 == 0)
-                       warp.cta->shared.read(by, inside(warp, address, op.place), 16);
-                   });
+  for_each_chunk(d, mn_major, first, count, static_cast<std::uint32_t>(number_bytes(format)),
+                 [&](std::uint32_t address, std::uint32_t, std::uint32_t) {
+                   warp.cta->shared.read(by, inside(warp, address, op.place), 16);
+                 });
 }
 
+// Decodes an operand into the places of a tile, index_stride and k_stride apart.
+template <class Tile>
 void load_operand(Warp& warp, const WgmmaOperation& op, std::uint64_t descriptor, bool mn_major,
-                  std::uint32_t first, std::uint32_t count, Number format, Parts* to,
+                  std::uint32_t first, std::uint32_t count, Number format, Tile& to,
                   std::uint32_t index_stride, std::uint32_t k_stride) {
-  const auto d = decode_descriptor(descriptor);
   const auto bytes = static_cast<std::uint32_t>(number_bytes(format));
-  for_each_element(d, mn_major, first, count, bytes,
-                   [&](std::uint32_t address, std::uint32_t index, std::uint32_t k) {
-                     const std::uint8_t* p = warp.cta->shared.at(inside(warp, address, op.place));
-                     const std::uint32_t bits =
-                         bytes == 2 ? static_cast<std::uint32_t>(p[0] | p[1] << 8) : p[0];
-                     to[index * index_stride + k * k_stride] = take_apart(format, bits);
-                   });
+  const auto stride = static_cast<int>(mn_major ? index_stride : k_stride);
+  for_each_chunk(decode_descriptor(descriptor), mn_major, first, count, bytes,
+                 [&](std::uint32_t address, std::uint32_t index, std::uint32_t k) {
+                   const std::uint32_t at = index * index_stride + k * k_stride;
+                   take_apart(format, warp.cta->shared.at(inside(warp, address, op.place)),
+                              static_cast<int>(16 / bytes), to.significand + at, to.exponent + at,
+                              stride);
+                 });
 }
 
 void load_a(Warp& warp, const WgmmaOperation& op, Number format, TileA& a) {
   const int bytes = number_bytes(format), k = 32 / bytes, per_word = 4 / bytes;
-  Parts parts[kRowsOfWarp * 32];
   if (op.a_in_registers) {
     for (int lane = 0; lane < kWarpSize; ++lane)
-      for (int w = 0; w < 4; ++w)
-        for (int i = 0; i < per_word; ++i)
-          parts[(lane / 4 + w % 2 * 8) * k + (lane % 4 + w / 2 * 4) * per_word + i] = take_apart(
-              format, op.a_values[static_cast<std::size_t>(lane)][static_cast<std::size_t>(w)] >>
-                          i * bytes * 8);
+      for (int w = 0; w < 4; ++w) {
+        const int at = (lane / 4 + w % 2 * 8) * k + (lane % 4 + w / 2 * 4) * per_word;
+        take_apart(format,
+                   &op.a_values[static_cast<std::size_t>(lane)][static_cast<std::size_t>(w)],
+                   per_word, a.significand + at, a.exponent + at, 1);
+      }
   } else {
     const auto first = static_cast<std::uint32_t>(warp.index % 4 * kRowsOfWarp);
-    load_operand(warp, op, op.a, op.shape.transpose_a, first, kRowsOfWarp, format, parts,
+    load_operand(warp, op, op.a, op.shape.transpose_a, first, kRowsOfWarp, format, a,
                  static_cast<std::uint32_t>(k), 1);
-  }
-  for (int i = 0; i < kRowsOfWarp * k; ++i) {
-    a.significand[i] = parts[i].significand;
-    a.exponent[i] = parts[i].exponent;
   }
 }
 
@@ -128,14 +125,9 @@ void multiply_tile(Warp& warp, const WgmmaOperation& op, const TileA& a, int til
                    WgmmaQueue::Block& block) {
   const Number a_format = number_of(op.shape.a), b_format = number_of(op.shape.b);
   const int k = 32 / number_bytes(a_format);
-  Parts parts[kTileColumns * 32];
   TileB b;
   load_operand(warp, op, op.b, op.shape.transpose_b, static_cast<std::uint32_t>(tile * 8),
-               kTileColumns, b_format, parts, 1, kTileColumns);
-  for (int i = 0; i < kTileColumns * k; ++i) {
-    b.significand[i] = parts[i].significand;
-    b.exponent[i] = parts[i].exponent;
-  }
+               kTileColumns, b_format, b, 1, kTileColumns);
   const TileShape shape{kRowsOfWarp, k, a_format, b_format};
   const auto word = [&](int row, int column) -> std::uint32_t& {
     const Slot s = slot_of(op.shape.d, tile, row, column);

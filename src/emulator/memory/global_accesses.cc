@@ -118,6 +118,15 @@ void GlobalAccesses::note_state(State& state, const By& by, const Record& now, c
   state.others.push_back(now);
 }
 
+GlobalAccesses::Word& GlobalAccesses::word_at(std::uintptr_t address) {
+  const std::uintptr_t word = address / kWordBytes, number = word / kPageWords;
+  if (last_page_ == nullptr || last_number_ != number) {
+    last_number_ = number;
+    last_page_ = &pages_[number];
+  }
+  return (*last_page_)[word % kPageWords];
+}
+
 void GlobalAccesses::note(const By& by, GlobalUse use, const void* data, std::size_t bytes) {
   if (machine_.global().is_input(data)) return;
   const Thread& thread = *by.thread;
@@ -134,7 +143,7 @@ void GlobalAccesses::note(const By& by, GlobalUse use, const void* data, std::si
   const auto begin = reinterpret_cast<std::uintptr_t>(data), end = begin + bytes;
   for (std::uintptr_t at = begin; at < end;) {
     const std::uintptr_t next = std::min(at / kWordBytes * kWordBytes + kWordBytes, end);
-    Word& word = words_[at / kWordBytes];
+    Word& word = word_at(at);
     if (next - at < kWordBytes && !word.bytes) {
       word.bytes = std::make_unique<std::array<State, 4>>();
       word.bytes->fill(word.whole);

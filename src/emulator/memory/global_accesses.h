@@ -57,6 +57,7 @@ class GlobalAccesses {
     std::unique_ptr<std::array<State, 4>> bytes;
   };
 
+  Word& word_at(std::uintptr_t address);
   void note_state(State& state, const By& by, const Record& now, const void* data);
   void check(const By& by, const Record& earlier, const Record& now, const void* data);
   bool ordered(const Record& earlier, const Thread& thread) const;
@@ -64,7 +65,12 @@ class GlobalAccesses {
   void report(const By& by, const Record& earlier, const Record& now, const void* data);
 
   Machine& machine_;
-  std::unordered_map<std::uintptr_t, Word> words_;
+  // By address; neighbouring words are often accessed one after another.
+  static constexpr std::size_t kPageWords = 64;
+  using Page = std::array<Word, kPageWords>;
+  std::unordered_map<std::uintptr_t, Page> pages_;
+  std::uintptr_t last_number_ = 0;
+  Page* last_page_ = nullptr;
   std::map<std::pair<std::uint32_t, Actor>, Actor> fences_;   // of threads, by cluster and actor
   std::map<std::pair<std::uint32_t, Actor>, Clock> visible_;  // what each such thread knew
 };

@@ -76,28 +76,36 @@ void SharedMemory::check_write(const State& state, const By& by, std::uint32_t o
 template <class Visit>
 void SharedMemory::visit(std::uint32_t offset, std::uint32_t bytes, const Visit& visit) {
   const std::uint32_t end = offset + bytes;
-  while (offset < end) {
-    const std::uint32_t in_chunk = offset % 16;
-    const std::uint32_t count = std::min(16 - in_chunk, end - offset);
-    visit(chunks_[offset / 16], offset, in_chunk, count);
-    offset += count;
+  for (std::uint32_t at = offset; at < end;) {
+    Chunk& chunk = chunks_[at / 16];
+    if (!chunk.words && at % 16 == 0 && end - at >= 16) {
+      visit(chunk.whole, at, 16);
+      at += 16;
+      continue;
+    }
+    if (!chunk.words) {
+      chunk.words = std::make_unique<std::array<Word, 4>>();
+      for (Word& word : *chunk.words) word.whole = chunk.whole;
+    }
+    Word& word = (*chunk.words)[at % 16 / 4];
+    if (!word.bytes && at % 4 == 0 && end - at >= 4) {
+      visit(word.whole, at, 4);
+      at += 4;
+      continue;
+    }
+    if (!word.bytes) {
+      word.bytes = std::make_unique<std::array<State, 4>>();
+      word.bytes->fill(word.whole);
+    }
+    visit((*word.bytes)[at % 4], at, 1);
+    ++at;
   }
 }
 
 void SharedMemory::read(const By& by, std::uint32_t offset, std::uint32_t bytes) {
-  visit(offset, bytes,
-        [&](Chunk& chunk, std::uint32_t at, std::uint32_t first, std::uint32_t count) {
-          if (count == 16 && !chunk.parts) {
-            read_state(chunk.whole, by, at, 16);
-            return;
-          }
-          if (!chunk.parts) {
-            chunk.parts = std::make_unique<Bytes>();
-            chunk.parts->fill(chunk.whole);
-          }
-          for (std::uint32_t i = 0; i < count; ++i)
-            read_state((*chunk.parts)[first + i], by, at + i, 1);
-        });
+  visit(offset, bytes, [&](State& state, std::uint32_t at, std::uint32_t count) {
+    read_state(state, by, at, count);
+  });
 }
 
 void SharedMemory::reserve(std::uint32_t offset, bool reserved) {
@@ -111,31 +119,21 @@ void SharedMemory::write(const By& by, std::uint32_t offset, std::uint32_t bytes
       machine_.find(Hazard::mbarrier_misuse, by.access.place,
                     "the bytes of an mbarrier in use are written",
                     fmt::format("mbarrier {:#x}", mbarrier + kBase), {}, by.thread);
-  visit(offset, bytes,
-        [&](Chunk& chunk, std::uint32_t at, std::uint32_t first, std::uint32_t count) {
-          const auto set = [&](State& state) {
-            state.written = by.access;
-            state.through = by.proxy;
-            state.reads.clear();
-          };
-          if (count < 16 && !chunk.parts) {
-            chunk.parts = std::make_unique<Bytes>();
-            chunk.parts->fill(chunk.whole);
-          }
-          if (!chunk.parts) {
-            check_write(chunk.whole, by, at, 16);
-            set(chunk.whole);
-            return;
-          }
-          for (std::uint32_t i = 0; i < count; ++i) {
-            check_write((*chunk.parts)[first + i], by, at + i, 1);
-            set((*chunk.parts)[first + i]);
-          }
-          if (count == 16) {
-            chunk.parts.reset();
-            set(chunk.whole);
-          }
-        });
+  visit(offset, bytes, [&](const State& state, std::uint32_t at, std::uint32_t count) {
+    check_write(state, by, at, count);
+  });
+  // What is written whole has one state again.
+  for (std::uint32_t at = (offset + 3) / 4 * 4; at + 4 <= offset + bytes; at += 4) {
+    Chunk& chunk = chunks_[at / 16];
+    if (!chunk.words) continue;
+    (*chunk.words)[at % 16 / 4].bytes.reset();
+    if (at % 16 == 0 && at + 16 <= offset + bytes) chunk.words.reset();
+  }
+  visit(offset, bytes, [&](State& state, std::uint32_t, std::uint32_t) {
+    state.written = by.access;
+    state.through = by.proxy;
+    state.reads.clear();
+  });
 }
 
 }  // namespace octavo::emulator

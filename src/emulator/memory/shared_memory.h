@@ -2,7 +2,7 @@
 // A CTA's shared memory: its bytes, and the last accesses to each of them.
 //
 // Bytes are tracked in chunks of sixteen, which most instructions move whole; a chunk that is
-// accessed in parts has a state per byte.
+// accessed in parts has a state per word, and a word that is accessed in parts a state per byte.
 #pragma once
 
 #include <array>
@@ -58,12 +58,16 @@ class SharedMemory {
     std::vector<Access>
         reads;  // since that write; some that happened before a later one are left out
   };
-  using Bytes = std::array<State, 16>;
+  struct Word {
+    State whole;
+    std::unique_ptr<std::array<State, 4>> bytes;
+  };
   struct Chunk {
     State whole;
-    std::unique_ptr<Bytes> parts;
+    std::unique_ptr<std::array<Word, 4>> words;
   };
 
+  // Calls visit(state, offset, bytes) for the states of an access.
   template <class Visit>
   void visit(std::uint32_t offset, std::uint32_t bytes, const Visit& visit);
   void read_state(State& state, const By& by, std::uint32_t offset, std::uint32_t bytes);

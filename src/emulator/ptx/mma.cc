@@ -36,12 +36,11 @@ constexpr int paired_place(int k) { return k % 4 / 2 * 16 + k / 4 * 2 + k % 2; }
 // the 4 bytes at 4t + 16 (w / 2) of the 32 bytes of k; that of B holds column g, bytes 4t + 16 w.
 template <class Tile>
 void unpack(Number format, bool paired, u32 word, Tile& to, int at, int k, int stride) {
-  const int bytes = number_bytes(format);
-  for (int i = 0; i < 4 / bytes; ++i) {
-    const Parts parts = take_apart(format, word >> i * bytes * 8);
+  const int bytes = number_bytes(format), count = paired ? 2 : 4 / bytes;
+  for (int i = 0; i < 4 / bytes; i += count) {
+    const std::uint32_t bits = word >> i * bytes * 8;
     const int place = at + (paired ? paired_place(k + i) : k + i) * stride;
-    to.significand[place] = parts.significand;
-    to.exponent[place] = parts.exponent;
+    take_apart(format, &bits, count, to.significand + place, to.exponent + place, stride);
   }
 }
 

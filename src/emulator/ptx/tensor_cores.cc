@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace octavo::emulator {
@@ -94,22 +95,47 @@ int fraction_bits(Number format) {
   return 0;
 }
 
-Parts take_apart(Number format, std::uint32_t bits) {
+namespace {
+
+// Calls visit(decode) with the function that decodes the bits of a format.
+template <class Visit>
+auto with_decoder(Number format, const Visit& visit) {
   switch (format) {
     case Number::f16:
-      return parts_of<5, 10, 15, true, 0x7c00>(bits & 0xffff);
+      return visit([](std::uint32_t x) { return parts_of<5, 10, 15, true, 0x7c00>(x & 0xffff); });
     case Number::bf16:
-      return parts_of<8, 7, 127, true, 0x7f80>(bits & 0xffff);
+      return visit([](std::uint32_t x) { return parts_of<8, 7, 127, true, 0x7f80>(x & 0xffff); });
     case Number::e4m3:
-      return parts_of<4, 3, 7, false, 0x7f>(bits & 0xff);
+      return visit([](std::uint32_t x) { return parts_of<4, 3, 7, false, 0x7f>(x & 0xff); });
     case Number::e5m2:
-      return parts_of<5, 2, 15, true, 0x7c>(bits & 0xff);
+      return visit([](std::uint32_t x) { return parts_of<5, 2, 15, true, 0x7c>(x & 0xff); });
     case Number::s8:
-      return {static_cast<std::int8_t>(bits), 0};
+      return visit([](std::uint32_t x) { return Parts{static_cast<std::int8_t>(x), 0}; });
     case Number::u8:
-      return {static_cast<std::uint8_t>(bits), 0};
+      break;
   }
-  return {};
+  return visit([](std::uint32_t x) { return Parts{static_cast<std::uint8_t>(x), 0}; });
+}
+
+}  // namespace
+
+Parts take_apart(Number format, std::uint32_t bits) {
+  return with_decoder(format, [bits](const auto& decode) { return decode(bits); });
+}
+
+void take_apart(Number format, const void* numbers, int count, std::int32_t* significands,
+                std::int32_t* exponents, int stride) {
+  with_decoder(format, [=](const auto& decode) {
+    const int bytes = number_bytes(format);
+    for (int i = 0; i < count; ++i) {
+      std::uint32_t bits = 0;
+      std::memcpy(&bits, static_cast<const std::uint8_t*>(numbers) + i * bytes,
+                  static_cast<std::size_t>(bytes));
+      const Parts parts = decode(bits);
+      significands[i * stride] = parts.significand;
+      exponents[i * stride] = parts.exponent;
+    }
+  });
 }
 
 Accumulation mma_sync_rule(Number a, int arch) {

@@ -45,6 +45,9 @@ struct Parts {
   static constexpr std::int32_t kZero = -4096, kSpecial = 100'000;
 };
 Parts take_apart(Number format, std::uint32_t bits);
+// Decodes `count` numbers that lie one after another; the results are `stride` apart.
+void take_apart(Number format, const void* numbers, int count, std::int32_t* significands,
+                std::int32_t* exponents, int stride);
 int fraction_bits(Number format);
 
 // One tile of D = A B + C with eight columns; k is a multiple of the rule's group, at most 32.
