@@ -2,8 +2,12 @@
 // Every wait, barrier and mask term of the kernels is needed, or marked as not needed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "emulator/kernels/sm90_forward.h"
 #include "emulator/long.h"
+#include "evidence/cases/emulated_cases.h"
 #include "gpu/jit/config_text.h"
 #include "octavo/emulator.hpp"
 
@@ -121,6 +125,34 @@ TEST(EmulatorMutants, HopperKernelsWithABlockMask) {
   }
 }
 
+// Disables each call of an instruction that is not marked as spare: some case must have a hazard.
+// Returns the number of these calls.
+int expect_detected(const std::vector<evidence::EmulatedCase>& cases,
+                    std::string_view instruction) {
+  std::vector<emulator::Place> calls;
+  for (const evidence::EmulatedCase& c : cases)
+    EXPECT_TRUE(c.run({}, [&](const emulator::Machine& machine) {
+                   for (const auto& use : machine.calls())
+                     if (use.place.instruction == instruction && use.spare == nullptr &&
+                         std::find(calls.begin(), calls.end(), use.place) == calls.end())
+                       calls.push_back(use.place);
+                 }).ok());
+  for (const emulator::Place& call : calls) {
+    emulator::Settings settings;
+    settings.mutant = call;
+    bool detected = false;
+    for (std::size_t i = 0; i < cases.size() && !detected; ++i)
+      EXPECT_TRUE(cases[i]
+                      .run(settings,
+                           [&](const emulator::Machine& machine) {
+                             detected = detected || !machine.report().clean();
+                           })
+                      .ok());
+    EXPECT_TRUE(detected) << describe(call) << " survives";
+  }
+  return static_cast<int>(calls.size());
+}
+
 // A launch may start before earlier grids have ended: every access to memory must wait for them.
 TEST(EmulatorMutants, DisabledGridWaitsAreDetected) {
   for (const bool split : {false, true})
@@ -131,15 +163,11 @@ TEST(EmulatorMutants, DisabledGridWaitsAreDetected) {
       ASSERT_NE(kernel, nullptr);
       if (split != (element == Element::e4m3) && !test_long()) continue;
       const std::string name = "sm90_forward " + brief_text(kernel->config);
-      const Result<std::vector<MutantReport>> reports = emulator_mutants(name);
-      ASSERT_TRUE(reports.ok()) << reports.status().message();
-      int waits = 0;
-      for (const Mutant& mutant : reports->at(0).mutants) {
-        if (mutant.call.find("griddepcontrol.wait") == std::string::npos) continue;
-        EXPECT_TRUE(mutant.accounted_for()) << name << ": " << mutant.call << " survives";
-        if (mutant.caught_by != "") ++waits;
-      }
-      EXPECT_GE(waits, 1) << name;
+      const auto subjects = evidence::subjects_by_name(name);
+      ASSERT_TRUE(subjects.ok()) << subjects.status().message();
+      const Result<std::vector<evidence::EmulatedCase>> cases = subjects->at(0).make_cases();
+      ASSERT_TRUE(cases.ok()) << cases.status().message();
+      EXPECT_GE(expect_detected(*cases, "griddepcontrol.wait"), 1) << name;
     }
 }
 

@@ -371,6 +371,8 @@ static std::vector<Case> block_mask_cases_for(Case c, const ModifierConfig& conf
   c.seqlen_kv = 5 * size + step / 2 + 1;
   for (c.seed = 1; c.seed < 4; ++c.seed) cases.push_back(c);
   Case hostile = c;
+  hostile.heads_q = 2;
+  hostile.heads_kv = 1;
   hostile.seqlens = Seqlens::hostile;
   cases.push_back(hostile);
   // Both ends of a window, inside blocks that the lists have.

@@ -17,14 +17,17 @@ using emulator::Place;
 using evidence::EmulatedCase;
 using evidence::EmulatedSubject;
 
+using Calls = std::vector<Machine::CallUse>;
+
 // The unchanged kernel.
 struct Original {
   std::vector<std::vector<std::byte>> outputs;  // of each case
-  std::vector<Machine::CallUse> calls;
+  std::vector<Calls> calls_of;                  // each case
+  Calls calls;                                  // of all cases
   std::string failure;
 };
 
-void merge(std::vector<Machine::CallUse>& all, const std::vector<Machine::CallUse>& more) {
+void merge(Calls& all, const Calls& more) {
   for (const Machine::CallUse& use : more) {
     const auto known =
         std::find_if(all.begin(), all.end(), [&](const auto& u) { return u.place == use.place; });
@@ -41,14 +44,22 @@ void merge(std::vector<Machine::CallUse>& all, const std::vector<Machine::CallUs
 Result<Original> run_original(const std::vector<EmulatedCase>& cases) {
   Original original;
   for (const EmulatedCase& c : cases) {
+    Calls& calls = original.calls_of.emplace_back();
     OCTAVO_RETURN_IF_ERROR(c.run({}, [&](const Machine& machine) {
       if (!machine.report().clean() && original.failure.empty())
         original.failure = machine.report().text();
-      merge(original.calls, machine.calls());
+      merge(calls, machine.calls());
     }));
+    merge(original.calls, calls);
     original.outputs.push_back(c.outputs());
   }
   return original;
+}
+
+// Whether a case comes to this call; if not, a run of it with the call disabled is the same.
+bool comes_to(const Calls& calls, const Place& place) {
+  return std::any_of(calls.begin(), calls.end(),
+                     [&](const Machine::CallUse& use) { return use.place == place; });
 }
 
 Result<Mutant> run_mutant(const std::vector<EmulatedCase>& cases, const Original& original,
@@ -62,6 +73,7 @@ Result<Mutant> run_mutant(const std::vector<EmulatedCase>& cases, const Original
   for (std::uint64_t schedule = 0; schedule <= kSchedules && mutant.caught_by.empty(); ++schedule) {
     if (schedule > 0) settings.seed = schedule;
     for (std::size_t i = 0; i < cases.size() && mutant.caught_by.empty(); ++i) {
+      if (schedule == 0 && !comes_to(original.calls_of[i], use.place)) continue;
       OCTAVO_RETURN_IF_ERROR(cases[i].run(settings, [&](const Machine& machine) {
         if (!machine.report().clean())
           mutant.caught_by = name(machine.report().findings()[0].hazard);
