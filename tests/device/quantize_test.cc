@@ -437,7 +437,9 @@ TEST_P(QuantizeBits, OneLaunchForAll) {
                                {64, 7, 1100},
                                {128, 70, 129},
                                {256, 65, 140},
-                               {200, 3, 1030}})
+                               {200, 3, 1030}}) {
+      // BF16 differs from FP16 in its loads only.
+      if (from == DType::bf16 && sizes.seqlen_kv > 1000 && !test_long()) continue;
       check(GetParam(), {.from = from,
                          .precision = mode.precision,
                          .format = mode.format,
@@ -446,6 +448,7 @@ TEST_P(QuantizeBits, OneLaunchForAll) {
                          .seqlen_q = sizes.seqlen_q,
                          .seqlen_kv = sizes.seqlen_kv,
                          .layout = VLayout::transposed});
+    }
   for (const std::int64_t seqlen_kv : {130, 1100})
     for (const Values values :
          {Values::zeros, Values::constant, Values::tiny, Values::huge, Values::not_finite}) {
