@@ -214,7 +214,8 @@ _SHARED_OPTIONS = ("causal", "window", "scale", "precision", "layout", "max_seql
 
 
 @functools.lru_cache(maxsize=1024)
-def _cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, head_dim_v, precision, varlen, block_size):
+def _cached_refusal(device, dtypes, heads_q, heads_kv, head_dim, head_dim_v, precision, varlen,
+                    block_size=0):
     return _octavo._backward_refusal(device, list(dtypes), heads_q, heads_kv, head_dim, head_dim_v,
                                      precision, varlen, block_size)
 
