@@ -22,9 +22,10 @@ for python in "$environment/bin/python" python3; do
   "$python" -c "$needs; $frameworks" 2>/dev/null && exit 0
 done
 
+# Python compiles a module when it is first imported; pip would compile all of them.
 install() {
-  "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --timeout 15 \
-    --retries 1 "$@"
+  "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
+    --timeout 15 --retries 1 "$@"
 }
 
 if [[ $stage == module ]]; then
