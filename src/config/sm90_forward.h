@@ -92,8 +92,8 @@ OCTAVO_HD constexpr bool is_8bit_out(const Config& c) {
   return element_bytes(c.output.element) == 1;
 }
 OCTAVO_HD constexpr bool has_f16_scores(const Config& c) { return c.scores != ScoreType::f32; }
-// More columns of V and O than 256, the most that a wgmma has, are divided between two work tiles of
-// the same rows, each of which computes all scores.
+// More columns of V and O than 256, the most that a wgmma has, are divided between two work tiles
+// of the same rows, each of which computes all scores.
 inline constexpr int kMaxTileColumns = 256;
 // Columns of V and O of all tiles.
 OCTAVO_HD constexpr int all_v_columns(const Config& c) {
@@ -335,9 +335,9 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c, bool with_o) {
       s.v_scales + (is_8bit_pv(c) && !is_split_kv(c) ? c.warpgroups * v_columns(c) * 4 : 0);
   s.listed = s.tile_slots + (is_split_kv(c) ? 0 : kTileSlots * tile_slot_bytes(c));
   s.barriers = s.listed + kv_buffers(c) * listed_bytes(c);
-  // Full and empty for each Q tile and K slice, and for V as many barriers as for K, though V has no
-  // slices; one for each warpgroup (tail_full in the persistent kernel, which uses only the first,
-  // or partials_full with split-KV); and three for the score tiles of each warpgroup.
+  // Full and empty for each Q tile and K slice, and for V as many barriers as for K, though V has
+  // no slices; one for each warpgroup (tail_full in the persistent kernel, which uses only the
+  // first, or partials_full with split-KV); and three for the score tiles of each warpgroup.
   s.total = s.barriers + 8 * (2 * q_tiles(c) + 4 * kv_buffers(c) * k_slices(c) + c.warpgroups) +
             (c.modifiers.score_tiles ? 24 * c.warpgroups : 0);
   return s;

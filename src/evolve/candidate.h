@@ -22,8 +22,9 @@ struct Lever {
 struct Candidate {
   std::string id;      // "c17"; given by the engine, unique in a run
   std::string kernel;  // the family: "sm90_forward", "sm80_forward"
-  // The gates judge these two: the first parent's configuration and patches with the levers applied.
-  // The configuration is text that the family's parser accepts; patches follow one after the other.
+  // The gates judge these two: the first parent's configuration and patches with the levers
+  // applied. The configuration is text that the family's parser accepts; patches follow one after
+  // the other.
   std::string config;
   std::string patch;
 

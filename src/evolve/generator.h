@@ -20,7 +20,8 @@ struct Proposal {
   std::string other_parent;  // of a crossover
   std::vector<Lever> levers;
   std::string rationale;
-  // If not empty, the author's text could not be read, and the candidate is rejected with this reason.
+  // If not empty, the author's text could not be read, and the candidate is rejected with this
+  // reason.
   std::string refusal;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels whose V has more columns than a tile. The tile order counts each tile of columns as one
-// more head (tile_heads of Sm90ForwardParams), so a head of Q has as many heads there as V has tiles
-// of columns. In other kernels nothing is left of these functions.
+// more head (tile_heads of Sm90ForwardParams), so a head of Q has as many heads there as V has
+// tiles of columns. In other kernels nothing is left of these functions.
 #pragma once
 
 #include "config/sm90_forward.h"

@@ -273,7 +273,8 @@ Case make_sized_case(const AxisValues& values, std::uint64_t seed, const Resize&
 }
 
 // Gives one random case in kSomeWide more than 256 columns of Q and K, of V, or of both. GPUs
-// serve such cases in 16 bits alone. Only cases with few keys are changed, as the oracle takes long.
+// serve such cases in 16 bits alone. Only cases with few keys are changed, as the oracle takes
+// long.
 Case with_wide_heads(Case c) {
   constexpr int kSomeWide = 24;
   constexpr std::int64_t kMostKeys = 260;

@@ -151,8 +151,8 @@ void add_outliers(const Tensor& t, std::int64_t channel) {
       }
 }
 
-// Shapes Q and K for InputValues::low_tail: makes them positive, and keys after the first 64 so much
-// smaller that with the usual scale their scores are 3, 5 or 7 log2 units lower, by the seed.
+// Shapes Q and K for InputValues::low_tail: makes them positive, and keys after the first 64 so
+// much smaller that with the usual scale their scores are 3, 5 or 7 log2 units lower, by the seed.
 void lower_tail(const Case& c, const Tensor& t, const std::vector<Span>& spans,
                 std::uint64_t stream) {
   constexpr std::int64_t kHighKeys = 64;

@@ -80,8 +80,8 @@ std::set<std::string> formats_of(const KernelConfig& config) {
 
 using Products = std::map<std::string, std::int64_t>;  // by format
 
-// The products of two calls. The outputs are poisoned before the first; the second finds the results
-// of the first there, and must compute them again.
+// The products of two calls. The outputs are poisoned before the first; the second finds the
+// results of the first there, and must compute them again.
 struct Counted {
   Status status;
   Products first, second;

@@ -58,8 +58,8 @@ void set_small_tiles(Sm80ForwardConfig& c, int block_m) {
 }
 
 // Sets the tiles for more than 256 columns of Q and K or of V: 16 rows a warp, as registers hold no
-// more, and the most stages, keys and rows that shared memory has room for. With a single stage V is
-// waited for apart from K, so that V arrives under Q K^T.
+// more, and the most stages, keys and rows that shared memory has room for. With a single stage V
+// is waited for apart from K, so that V arrives under Q K^T.
 void set_wide_tiles(Sm80ForwardConfig& c, const GpuInfo& gpu) {
   const auto fits = [&] { return feasible(c, gpu.arch, gpu.smem_per_block_optin).ok(); };
   c.warps_n = 1;

@@ -76,8 +76,7 @@ Status check_tile(const Sm90ForwardConfig& c) {
   const std::string known = fmt::format("{}", fmt::join(kSm90HeadDims, ", "));
   if (!is_known(c.head_dim)) return wrong_field("head_dim", c.head_dim, known);
   if (c.head_dim_v != 0 && (!is_known(c.head_dim_v) || c.head_dim_v == c.head_dim))
-    return wrong_field("head_dim_v", c.head_dim_v,
-                       known + " other than head_dim, 0 for head_dim");
+    return wrong_field("head_dim_v", c.head_dim_v, known + " other than head_dim, 0 for head_dim");
   OCTAVO_RETURN_IF_ERROR(check_wide(c));
   if (c.head_dim_v != 0 && sm90::is_8bit_qk(c))
     return wrong_field("head_dim_v", c.head_dim_v, "0 with 8-bit Q and K");
