@@ -162,7 +162,7 @@ TEST(BlockMaskBackward, RowsWithoutKeysAndKeysWithoutRowsGetZero) {
           (*indices)[static_cast<std::size_t>(row * m.kv_capacity + count - 1)] == last)
         --count;
     }
-  // What nothing sees may be NaN.
+  // Rows of dO without keys and keys that no query sees may be NaN.
   const std::int64_t columns = call.c.head_dim, keys = call.c.seqlen_kv;
   call.dout.set(3 * columns, std::numeric_limits<float>::quiet_NaN());
   auto* const k = static_cast<float*>(const_cast<void*>(call.arguments.k.data));

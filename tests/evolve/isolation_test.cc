@@ -159,7 +159,7 @@ TEST(EvolveIsolation, AChildReachesItselfThroughItsOwnNetwork) {
   EXPECT_EQ(result.output, "connected");
 }
 
-// For drivers that do not work in namespaces.
+// Some drivers do not work in namespaces, and their children are less isolated.
 TEST(EvolveIsolation, WhatIsNotIsolatedIsNamed) {
   const TemporaryDirectory folder;
   const std::string path = folder.path() + "/a";

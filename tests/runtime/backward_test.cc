@@ -377,7 +377,7 @@ TEST(BackwardCApi, BlockMasks) {
   ASSERT_EQ(octavo_attention_backward(&arguments, nullptr, nullptr, nullptr), OCTAVO_OK)
       << octavo_last_error();
   EXPECT_TRUE(same_gradients(cpp, c));
-  // What was computed is not what there is without a block mask.
+  // Without the block mask the results differ.
   arguments.block_mask = {};
   ASSERT_EQ(octavo_attention_backward(&arguments, nullptr, nullptr, nullptr), OCTAVO_OK);
   EXPECT_FALSE(same_gradients(cpp, c));

@@ -97,7 +97,7 @@ TEST(CApi, BlockMasks) {
       << octavo_last_error();
   EXPECT_EQ(cpp.out, c.out);
   EXPECT_EQ(cpp.lse, c.lse);
-  // What was computed is not what there is without a block mask.
+  // Without the block mask the results differ.
   cm = {};
   ASSERT_EQ(octavo_attention(&arguments, nullptr, nullptr, nullptr), OCTAVO_OK);
   EXPECT_NE(cpp.out, c.out);

@@ -122,7 +122,7 @@ void SharedMemory::write(const By& by, std::uint32_t offset, std::uint32_t bytes
   visit(offset, bytes, [&](const State& state, std::uint32_t at, std::uint32_t count) {
     check_write(state, by, at, count);
   });
-  // What is written whole has one state again.
+  // Words and chunks that are written whole have one state again.
   for (std::uint32_t at = (offset + 3) / 4 * 4; at + 4 <= offset + bytes; at += 4) {
     Chunk& chunk = chunks_[at / 16];
     if (!chunk.words) continue;

@@ -14,13 +14,7 @@ DType out_type_of(DType input) { return is_8bit(input) ? DType::f16 : input; }
 
 Case case_of(const PlannedCaseOptions& options, const BenchCase& shape) {
   Case c;
-  c.batch = shape.batch;
-  c.heads_q = shape.heads;
-  c.heads_kv = shape.heads_kv.value_or(shape.heads);
-  c.seqlen_q = shape.length;
-  c.seqlen_kv = shape.length_kv.value_or(shape.length);
-  c.head_dim = shape.head_dim;
-  c.head_dim_v = shape.head_dim_v.value_or(0);
+  set_shape(c, shape);
   c.input = options.dtype;
   c.out = out_type_of(options.dtype);
   c.options = options.attention;
@@ -63,6 +57,16 @@ Status validate_cases(const PlannedCaseOptions& options, const std::vector<Bench
     OCTAVO_RETURN_IF_ERROR(validate(problem_of(options.dtype, options.attention, shape)));
   }
   return {};
+}
+
+void set_shape(Case& c, const BenchCase& shape) {
+  c.batch = shape.batch;
+  c.heads_q = shape.heads;
+  c.heads_kv = shape.heads_kv.value_or(shape.heads);
+  c.seqlen_q = shape.length;
+  c.seqlen_kv = shape.length_kv.value_or(shape.length);
+  c.head_dim = shape.head_dim;
+  c.head_dim_v = shape.head_dim_v.value_or(0);
 }
 
 Problem problem_of(DType dtype, const Options& attention, const BenchCase& shape) {

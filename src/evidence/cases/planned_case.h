@@ -35,6 +35,9 @@ std::vector<BenchCase> named_cases(std::vector<BenchCase> cases);
 // The first error in the options or a shape, in one sentence.
 Status validate_cases(const PlannedCaseOptions& options, const std::vector<BenchCase>& cases);
 
+// Sets the sizes of a case to those of a shape.
+void set_shape(Case& c, const BenchCase& shape);
+
 // The problem of a shape; the output has the inputs' dtype, f16 if that is an 8-bit one.
 Problem problem_of(DType dtype, const Options& attention, const BenchCase& shape);
 

@@ -66,19 +66,9 @@ Status validate(const LadderOptions& options, const std::vector<BenchCase>& case
   if (options.turns < 1 || options.turns > kMostTurns)
     return invalid("turns", fmt::format("{}", options.turns), "1 to 1000");
   OCTAVO_RETURN_IF_ERROR(evidence::validate_cases(planned(options), cases));
-  for (const BenchCase& shape : cases) {
-    Problem p;
-    p.batch = shape.batch;
-    p.heads_q = shape.heads;
-    p.heads_kv = shape.heads_kv.value_or(shape.heads);
-    p.seqlen_q = shape.length;
-    p.seqlen_kv = shape.length_kv.value_or(shape.length);
-    p.head_dim = shape.head_dim;
-    p.head_dim_v = shape.head_dim_v.value_or(shape.head_dim);
-    p.q = p.k = p.v = p.out = DType::f16;
-    p.options = attention_of(options);
-    OCTAVO_RETURN_IF_ERROR(ladder_serves(p));
-  }
+  for (const BenchCase& shape : cases)
+    OCTAVO_RETURN_IF_ERROR(
+        ladder_serves(evidence::problem_of(DType::f16, attention_of(options), shape)));
   return {};
 }
 

@@ -74,7 +74,8 @@ extern "C" __attribute__((visibility("default"))) void {1}(const ladder::Params&
                      name(config.rung), kEntry, config.head_dim);
 }
 
-// Writes `text` to directory/name and makes the folders on the way, without which it fails.
+// Writes `text` to directory/name. Makes the folders first; if it cannot, the file cannot be
+// opened.
 Status write_source(const std::string& directory, const std::string& name, std::string_view text) {
   const std::filesystem::path path = std::filesystem::path(directory) / name;
   std::error_code ignored;

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "evidence/cases/draw.h"
+#include "evidence/cases/planned_case.h"
 
 namespace octavo::evolve {
 namespace {
@@ -84,13 +85,7 @@ std::vector<Case> public_cases(const Task& task, const KernelConfig& config) {
     c.scale = {};
     c.input = task.dtype;
     c.options = task.attention;
-    c.batch = shape.batch;
-    c.heads_q = shape.heads;
-    c.heads_kv = shape.heads_kv.value_or(shape.heads);
-    c.seqlen_q = shape.length;
-    c.seqlen_kv = shape.length_kv.value_or(shape.length);
-    c.head_dim = shape.head_dim;
-    c.head_dim_v = shape.head_dim_v.value_or(0);
+    evidence::set_shape(c, shape);
     c.sampled_rows = std::min(kSampledRows, c.seqlen_q);
     cases.push_back(c);
   }

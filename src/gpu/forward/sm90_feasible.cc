@@ -55,8 +55,8 @@ Status check_elements(const Sm90ForwardConfig& c) {
   return check_name("scores", c.scores);
 }
 
-// What a configuration must not have with more than 256 columns of Q and K, which are loaded in
-// slices, or of V and O, which have two tiles.
+// Checks the fields that must have certain values with more than 256 columns of Q and K, which are
+// loaded in slices, or of V and O, which have two tiles.
 Status check_wide(const Sm90ForwardConfig& c) {
   const int widest = std::max(c.head_dim, sm90::all_v_columns(c));
   if (widest <= sm90::kMaxTileColumns) return {};
