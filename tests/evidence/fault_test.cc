@@ -119,6 +119,17 @@ TEST(PlantedFault, LastKeysSkipped) {
                     "kernel error");
 }
 
+// The sum of 64 equal rows of V, divided by 64, is that row without a rounding: that is no sign of
+// a result compared with itself.
+TEST(PlantedFault, AverageOfEqualRowsMayBeExact) {
+  Case c = base_case();
+  c.seqlen_kv = 64;
+  c.values = InputValues::equal_keys;
+  expect_rejected(
+      {c}, with_damage([](const Arguments& a) { store_element(a.out.dtype, a.out.data, 3, 9.0f); }),
+      "kernel error");
+}
+
 // Cases of mixed lengths with every format of the cache.
 std::vector<Case> paged_cases() {
   std::vector<Case> cases;

@@ -116,9 +116,11 @@ double oracle_difference(const Truth& a, const Truth& b) {
     return difference;
   };
   const Magnitudes& m = a.magnitudes;
+  std::int64_t most_keys = 0;
+  for (const JudgedRow& row : a.rows) most_keys = std::max(most_keys, row.keys);
   // The error of a score is proportional to its size, and the error of a weight to that of its
-  // score.
-  const double relative = 0x1p-53 * (64 + 8 * m.score_amax);
+  // score. A sum of equal terms rounds in the same direction at every step.
+  const double relative = 0x1p-53 * (64 + 8 * m.score_amax + static_cast<double>(most_keys));
   const auto over = [](double x, double bound) { return x == 0 ? 0 : x / bound; };
   double worst = 0;
   for (const auto& [x, y] : {std::pair{&a.original, &b.original}, {&a.quantized, &b.quantized}})
