@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch on a GPU: parity with SDPA, streams, graphs, torch.compile, Hugging Face, and the cost of a
-call."""
+"""PyTorch on a GPU: parity with SDPA, streams, graphs, torch.compile, and the cost of a call."""
 
 import functools
 import time
@@ -290,20 +289,6 @@ def test_compile(mode):
     assert octavo.torch.fallbacks() == {}
 
 
-@pytest.mark.parametrize("which", ["decoder", "encoder"])
-def test_hugging_face(which):
-    pytest.importorskip("transformers")
-    import huggingface
-    import octavo.transformers
-
-    octavo.transformers.register()
-    make = getattr(huggingface, which)
-    ours, theirs = (huggingface.logits_of(make, name, "cuda", torch.float16)
-                    for name in ("octavo", "sdpa"))
-    torch.testing.assert_close(ours, theirs, atol=1e-2, rtol=1e-2)
-    assert octavo.torch.fallbacks() == {}
-
-
 MODIFIERS = {
     "nothing": lambda: {},
     "softcap": lambda: {"softcap": 1.5},
@@ -340,44 +325,6 @@ def test_padding_and_modifiers():
         out = octavo.attention(q.cuda(), k.cuda(), v.cuda(), **given)
         wanted = torch.from_numpy(modified(q, k, v, **exact)[0])
         torch.testing.assert_close(out.cpu().double(), wanted, atol=4e-3, rtol=4e-3)
-
-
-@pytest.mark.parametrize("kind", ["left", "right", "holes"])
-@pytest.mark.parametrize("which", ["decoder", "mistral", "qwen3", "gemma2", "gemma3", "gpt_oss", "encoder"])
-def test_hugging_face_with_padding(which, kind):
-    pytest.importorskip("transformers")
-    import huggingface
-    import octavo.transformers
-
-    octavo.transformers.register()
-    mask = torch.ones(2, 12, dtype=torch.long, device="cuda")
-    mask[1, {"left": slice(0, 5), "right": slice(7, 12), "holes": slice(3, 6)}[kind]] = 0
-    ours, theirs = (huggingface.logits_of(getattr(huggingface, which), name, "cuda", torch.float16,
-                                          attention_mask=mask)[mask.bool().cpu()] for name in ("octavo", "eager"))
-    torch.testing.assert_close(ours, theirs, atol=2e-2, rtol=2e-2)
-    assert octavo.torch.fallbacks() == {}
-
-
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("which", ["mistral", "gemma2", "gpt_oss"])
-def test_hugging_face_generation(which, cache):
-    pytest.importorskip("transformers")
-    import huggingface
-    import octavo.transformers
-
-    octavo.transformers.register()
-    tokens = torch.arange(1, 25, device="cuda").reshape(2, 12)
-    mask = torch.ones_like(tokens)
-    mask[1, :5] = 0
-    scores = []
-    for name in ("octavo", "eager"):
-        model = getattr(huggingface, which)(name).to("cuda", torch.float16).eval()
-        made = model.generate(tokens, attention_mask=mask, max_new_tokens=4, do_sample=False, pad_token_id=0,
-                              eos_token_id=None, output_logits=True, return_dict_in_generate=True,
-                              cache_implementation=cache, disable_compile=True)
-        scores.append(made.logits[0])
-    torch.testing.assert_close(*scores, atol=2e-2, rtol=2e-2)
-    assert octavo.torch.fallbacks() == {}
 
 
 def cost_us(call, calls=2000):
