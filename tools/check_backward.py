@@ -3,7 +3,7 @@
 """Checks gradients on a GPU against PyTorch in fp64, and their bits from run to run.
 
 Random problems (types, head dimensions, masks, grouped heads, varlen and padded batches, pairs of
-score modifiers, strides) run through the C interface of liboctavo, forward and backward. An error is
+score modifiers and block masks, strides) run through the C interface of liboctavo, forward and backward. An error is
 measured against fp64 gradients and held against that of PyTorch's math in the same 16-bit type: at
 most twice as large, plus one rounding of the largest gradient and what FP32 leaves where a gradient
 cancels. Every problem runs twice and must give the same bits. Rows that belong to no sequence of a
@@ -25,7 +25,7 @@ import octavo_c
 
 ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8}
 HEAD_DIMS = (8, 16, 40, 64, 64, 72, 80, 96, 104, 128, 128, 160, 192, 200, 256)
-MODIFIERS = ("softcap", "bias", "alibi", "sinks", "mask", "padding")
+MODIFIERS = ("softcap", "bias", "alibi", "sinks", "mask", "padding", "blocks")
 SOFTCAP = 1.5
 CANCELLED = 2e-4  # FP32 rounding of dP - delta, added up over rows whose exact gradient is 0
 MARK = 12345.0  # in gradients before a run, where no result may appear
@@ -45,12 +45,13 @@ class Case:
         self.varlen, self.gap, self.modifiers = varlen, gap, modifiers
         self.bias_by = bias_by  # whether bias and mask have batch entries, and heads, of their own
         self.padding = padding  # (before, queries, before, keys) of each batch entry
+        self.block_size = 0  # of a block mask
 
     def __str__(self):
         return (f"{self.dtype} B={self.batch} H={self.heads_q}/{self.heads_kv} Sq={self.q_lengths} "
                 f"Skv={self.kv_lengths} D={self.head_dim} {self.causal} window={self.window} "
                 f"scale={self.scale} gap={self.gap} modifiers={self.modifiers} by={self.bias_by} "
-                f"padding={self.padding}")
+                f"padding={self.padding} block_size={self.block_size}")
 
     @staticmethod
     def sample(r):
@@ -72,6 +73,9 @@ class Case:
     def draw_modifiers(self, r):
         known = [x for x in MODIFIERS if not self.varlen or x in ("softcap", "alibi", "sinks")]
         self.modifiers = tuple(r.sample(known, 2))
+        if "blocks" in self.modifiers:  # not in a padded batch
+            self.modifiers = tuple(x for x in self.modifiers if x != "padding")
+            self.block_size = r.choice((64, 128))
         self.bias_by = (r.random() < 0.5, r.random() < 0.5)
         if "padding" in self.modifiers:
             self.padding = []
@@ -141,8 +145,36 @@ class Tensors:
         if "sinks" in case.modifiers:
             self.sinks = torch.randn(case.heads_q, generator=generator, device=where)
             self.dsinks = torch.full_like(self.sinks, MARK)
+        self.blocks = self.lists = None
+        if case.block_size:
+            self.add_blocks(generator, shape)
         columns = zip(*case.padding) if case.padding else ()
         self.padding = [torch.tensor(x, dtype=torch.int32, device=where) for x in columns]
+
+    def add_blocks(self, generator, shape):
+        """A third of the blocks is hidden, a third seen in full, and of the others a part."""
+        torch, size = self.torch, self.case.block_size
+        counts = tuple(-(-n // size) for n in shape[2:])
+        kinds = torch.randint(0, 3, (*shape[:2], *counts), generator=generator, device=self.where)
+        bits = torch.rand((*kinds.shape, size, size), generator=generator, device=self.where) < 0.5
+        tiles = (kinds == 2)[..., None, None] | ((kinds == 1)[..., None, None] & bits)
+        rows = tiles.transpose(3, 4).reshape(*shape[:2], counts[0] * size, counts[1] * size)
+        self.blocks = rows[:, :, :shape[2], :shape[3]]
+
+        def listed(of_kind):
+            order = (~of_kind).int().argsort(dim=-1, stable=True)
+            return of_kind.sum(-1).int().contiguous(), order.int().contiguous()
+
+        partial = kinds == 1
+        numbers = (partial.reshape(-1).cumsum(0) - 1).reshape(partial.shape)
+        (few, indices), full = listed(partial), listed(kinds == 2)
+        powers = 1 << torch.arange(32, device=self.where)
+        words = (bits[partial].reshape(-1, size, size // 32, 32).long() * powers).sum(-1)
+        words = torch.cat((words, words.new_zeros(1, size, size // 32)))  # never empty
+        self.lists = {"kv_num_blocks": few, "kv_indices": indices, "full_kv_num_blocks": full[0],
+                      "full_kv_indices": full[1],
+                      "bit_indices": numbers.gather(-1, indices.long()).clamp(min=0).int().contiguous(),
+                      "bits": words.to(torch.int32).contiguous()}
 
     def spread(self, shape, value):
         """A tensor with `gap` elements between its rows."""
@@ -198,7 +230,18 @@ class Backward:
             made.alibi_slopes, made.alibi_batch_stride = t.slopes.data_ptr(), t.slopes.shape[1]
         if t.sinks is not None:
             made.sinks = t.sinks.data_ptr()
+        if t.lists is not None:
+            self.fill_blocks(made.block_mask, t)
         return made
+
+    @staticmethod
+    def fill_blocks(made, t):
+        made.block_size = t.case.block_size
+        made.batch, made.heads, made.q_blocks = t.lists["kv_num_blocks"].shape
+        made.kv_capacity = made.full_kv_capacity = t.lists["kv_indices"].shape[3]
+        made.bit_blocks = len(t.lists["bits"])
+        for name, x in t.lists.items():
+            setattr(made, name, x.data_ptr())
 
     def score_tensor(self, x):
         torch = self.torch
@@ -268,6 +311,8 @@ def weights(torch, t, s, bias, sinks, sequence, b, rows, keys):
     if t.mask is not None:
         whole = (case.batch, case.heads_q, *t.mask.shape[2:])
         seen = seen & t.mask.expand(whole)[b][:, rows, keys]
+    if t.blocks is not None:
+        seen = seen & t.blocks.expand(case.batch, case.heads_q, *t.blocks.shape[2:])[b]
     # Rows without keys get 0, not the NaN of an empty softmax.
     s = s.masked_fill(~seen, torch.finfo(s.dtype).min)
     if sinks is not None:
@@ -380,11 +425,12 @@ def time_modifiers(torch, octavo):
     print("\nshape                   modifier      us  of the plain kernels")
     for head_dim in (64, 128, 256):
         plain = None
-        for modifier in (None, "softcap", "alibi", "sinks", "padding", "mask", "bias"):
+        for modifier in (None, "softcap", "alibi", "sinks", "padding", "mask", "bias", "blocks"):
             case = Case("bf16", 2, 16, 16, [4096], [4096], head_dim, "top_left",
                         modifiers=(modifier,) if modifier else ())
             if modifier == "padding":
                 case.padding = [(0, 2048, 0, 2048)] * 2
+            case.block_size = 128 if modifier == "blocks" else 0
             t = Tensors(torch, case, 0)
             octavo.forward(t)
             us = median_us(torch, lambda: octavo.backward(t), 7)

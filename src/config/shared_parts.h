@@ -26,7 +26,7 @@ struct ModifierConfig {
   bool score_tiles = false;  // sm90 forward only: bias and mask come through shared memory, by TMA
   bool sinks = false;        // one more term of each row's sum; the backward pass has it in the LSE
   bool padded = false;       // padded batches
-  int block_mask = 0;        // forward only: the size of a block mask's blocks, 64 or 128; 0: none
+  int block_mask = 0;        // the size of a block mask's blocks, 64 or 128; 0: none
 
   bool operator==(const ModifierConfig&) const = default;
 };

@@ -57,6 +57,15 @@ inline constexpr BackwardTiles kModifiedBackwardTiles[] = {
     // clang-format on
 };
 
+// Tiles for block masks with blocks of 64: their owned rows must not be in two blocks. The others
+// of kModifiedBackwardTiles are small enough.
+inline constexpr BackwardTiles kBlocksOf64BackwardTiles[] = {
+    // clang-format off
+    {.pass = BackwardPass::dkv, .head_dim = 64, .block_m = 64, .block_n = 64, .warps = 2, .warps_d = 2, .stages = 2},
+    {.pass = BackwardPass::dkv, .head_dim = 96, .block_m = 32, .block_n = 64, .warps = 2, .warps_d = 2, .stages = 2},
+    // clang-format on
+};
+
 // The tiles of the bias gradient: a thread holds at most 32 of its elements. The compiler spills
 // with 96 and 192 columns, so heads of 72 to 96 take 128, and of 136 to 192 take 256.
 inline constexpr BackwardTiles kBiasGradientTiles[] = {

@@ -77,6 +77,28 @@ TEST(ChooseSm80Backward, ModifiersAreThoseOfTheProblem) {
       }
 }
 
+// Each block of queries and of keys of a block mask holds whole tiles, on every chip.
+TEST(ChooseSm80Backward, TilesFitIntoTheBlocksOfABlockMask) {
+  for (const int arch : {80, 89, 90})
+    for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8)
+      for (const int size : {64, 128}) {
+        GpuInfo gpu;
+        gpu.arch = arch;
+        gpu.smem_per_block_optin = max_smem_bytes(arch);
+        Problem problem = problem_with(head_dim);
+        problem.bias = DType::f16;
+        problem.block_mask = size;
+        ASSERT_TRUE(sm80_backward_serves(problem).ok());
+        const ChosenSm80Backward chosen = choose_sm80_backward(problem, gpu, 16);
+        for (const Sm80BackwardConfig& c : {chosen.dkv, chosen.dq, chosen.dbias.value()}) {
+          EXPECT_EQ(c.modifiers.block_mask, size);
+          const Status status = feasible(c, arch, gpu.smem_per_block_optin);
+          EXPECT_TRUE(status.ok()) << arch << " " << head_dim << ": " << status.message();
+          EXPECT_LT(c.head_dim, head_dim + (c.pass == BackwardPass::dbias ? 128 : 64));
+        }
+      }
+}
+
 TEST(ChooseSm80Backward, RefusesOtherTypesAndHeadDims) {
   const auto message = [](const Problem& p) {
     const Status status = sm80_backward_serves(p);

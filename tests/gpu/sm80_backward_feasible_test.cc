@@ -60,6 +60,12 @@ TEST(Sm80BackwardFeasible, RefusesInfeasibleConfigsWithAReason) {
       {"pass=dbias,block_m=64,block_n=64,stages=1,modifiers.bias=true,warps_d=2", "config.warps_d"},
       {"pass=dbias,block_m=64,block_n=64,stages=1,modifiers.bias=true,own_in_registers=true",
        "config.own_in_registers"},
+      {"modifiers.block_mask=32", "config.modifiers.block_mask"},
+      {"modifiers.block_mask=64", "config.block_n"},
+      {"modifiers.block_mask=64,pass=dq,block_m=128,block_n=32", "config.block_m"},
+      {"modifiers.block_mask=128,warps=2,block_n=128", "config.warps"},
+      {"modifiers.block_mask=128,block_m=64", "at most 1024 scores"},
+      {"modifiers.block_mask=128,modifiers.padded=true", "config.modifiers.padded"},
   };
   for (const auto& [text, part] : cases) {
     const Status status = check_backward(text);
@@ -89,6 +95,7 @@ void expect_tiles_for_every_chip(std::span<const sm80::BackwardTiles> table) {
 TEST(Sm80BackwardFeasible, TablesFitEveryChip) {
   expect_tiles_for_every_chip(sm80::kBackwardTiles);
   expect_tiles_for_every_chip(sm80::kModifiedBackwardTiles);
+  expect_tiles_for_every_chip(sm80::kBlocksOf64BackwardTiles);
   expect_tiles_for_every_chip(sm80::kBiasGradientTiles);
 }
 

@@ -191,25 +191,6 @@ TEST(Backward, GpusRefuseOtherTypes) {
   EXPECT_TRUE(call.untouched());
 }
 
-TEST(Backward, GpusRefuseBlockMasks) {
-  Problem problem;
-  problem.batch = problem.heads_q = problem.heads_kv = 1;
-  problem.seqlen_q = problem.seqlen_kv = 128;
-  problem.head_dim = problem.head_dim_v = 64;
-  problem.q = problem.k = problem.v = problem.out = DType::f16;
-  problem.lse = true;
-  problem.block_mask = 64;
-  for (const Device device : {Device{Device::Kind::emulator, 0}, Device{Device::Kind::emulator, 90},
-                              Device{Device::Kind::cuda, 0}}) {
-    const Status status = explain_backward(problem, device).status();
-    EXPECT_EQ(status.code(), ErrorCode::unsupported);
-    EXPECT_EQ(status.message(),
-              "block_mask is given in the backward pass on a GPU; supported here: causal masks, "
-              "windows and mask tensors there.");
-  }
-  EXPECT_TRUE(explain_backward(problem).ok());
-}
-
 // The parts of one array: each is fetched without undoing the others.
 TEST(Backward, StagedOutputsThatInterleaveKeepTheirResults) {
   BackwardCall call(1, 2, 2, 6, 6, 8);

@@ -63,4 +63,9 @@ struct BiasGradientParams : ModifiedBackwardParams {
   i32 m_blocks = 0, n_blocks = 0;
 };
 
+// Kernels with a block mask, of every pass, take it after all other parameters.
+struct BlockMaskedBackwardParams : BiasGradientParams {
+  BlockMaskParams block_mask;
+};
+
 }  // namespace octavo

@@ -15,6 +15,9 @@
 //   dq    block_m queries:      block_n keys: K, V                               3 a step
 //         Q, dO
 //
+// With a block mask only the streamed blocks are visited that the mask shows to the owned rows
+// (device/sm80/backward_cursor.cuh).
+//
 // `warps` warps divide the owned rows. `warps_d` warps with the same owned rows divide the columns
 // of the gradients, which would not fit one warp's registers: each also computes a part of the
 // scores, and they exchange p and ds through shared memory.
@@ -44,6 +47,7 @@
 #include "device/core/block_range.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
+#include "device/sm80/backward_cursor.cuh"
 #include "device/sm80/backward_epilogue.cuh"
 #include "device/sm80/backward_geometry.cuh"
 #include "device/sm80/backward_modifiers.cuh"
@@ -59,16 +63,8 @@ struct BackwardKernel {
   using Stats = typename Products::Stats;
   static constexpr Sm80BackwardConfig C = G::C;
 
-  // The streamed block of a step: dkv visits the same blocks for every query head of the group.
-  struct Cursor {
-    i32 head, row;
-    OCTAVO_DEVICE void advance(const BlockRange& range) {
-      row += G::kStreamedRows;
-      if (row < range.end) return;
-      row = range.begin;
-      ++head;
-    }
-  };
+  using Cursor = CursorOf<G>;  // the streamed block of a step
+
   static OCTAVO_DEVICE i32 first_head(const BackwardParams& p, const WorkTile& tile) {
     return G::kOwnsKeys ? tile.head * p.heads_per_kv : tile.head / p.heads_per_kv;
   }
@@ -119,7 +115,7 @@ struct BackwardKernel {
         load(0, p.k, p.k_strides);
         load(1, p.v, p.v_strides);
       }
-      next.advance(range);
+      next.advance(range, p, tile);
     }
     ptx::cp_async_commit();
   }
@@ -176,7 +172,7 @@ struct BackwardKernel {
     typename G::PackedScores packed;
     Products::row_products(p, own[0], 0, tile, stage);
     const i32 query_head = G::kOwnsKeys ? at.head : tile.head;
-    Modifiers::find_p(p, packed, stats, params, tile, {query_head, at.row, stage});
+    Modifiers::find_p(p, packed, stats, params, tile, {query_head, at.row, stage, at.bits()});
     Products::row_products(ds, own[1], 1, tile, stage);
     Modifiers::find_ds(ds, p, stats, tile, stage);
     make_weights(weights, packed, ds, tile);
@@ -222,6 +218,7 @@ struct BackwardKernel {
                                      const BlockRange& range) {
     Cursor next{first_head(p, tile), range.begin};
     const i32 end_head = range.begin < range.end ? next.head + streamed_heads(p) : next.head;
+    next.start(end_head, range, p, tile);
     Cursor at = next;
     if (at.head < end_head) load_own(p, tile);
     OCTAVO_UNROLL
@@ -234,7 +231,7 @@ struct BackwardKernel {
     typename G::OwnFragments own[2];
     int stage = 0;
     OCTAVO_UNROLL_BY(1)
-    for (bool is_first = true; at.head < end_head; at.advance(range), is_first = false) {
+    for (bool is_first = true; at.head < end_head; at.advance(range, p, tile), is_first = false) {
       begin_step(next, end_head, p, tile, range, stage);
       if constexpr (C.own_in_registers) {
         if (is_first) Products::load_own(own[0], 0, tile);

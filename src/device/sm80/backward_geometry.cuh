@@ -20,17 +20,31 @@ struct BackwardConfigOf {
   static constexpr Sm80BackwardConfig value = kConfig;
 };
 
-// The kernel parameters of a configuration: only what it reads.
-template <bool kHasModifiers>
+// The kernel parameters of a configuration: only what it reads, and with a block mask all of them.
+enum class BackwardParts { plain, modifiers, bias_gradient, block_mask };
+OCTAVO_HD constexpr BackwardParts parts_of(const Sm80BackwardConfig& c) {
+  if (c.modifiers.block_mask != 0) return BackwardParts::block_mask;
+  if (c.pass == BackwardPass::dbias) return BackwardParts::bias_gradient;
+  return any(c.modifiers) ? BackwardParts::modifiers : BackwardParts::plain;
+}
+template <BackwardParts kParts>
 struct SelectBackwardParams {
   using Type = BackwardParams;
 };
 template <>
-struct SelectBackwardParams<true> {
+struct SelectBackwardParams<BackwardParts::modifiers> {
   using Type = ModifiedBackwardParams;
 };
+template <>
+struct SelectBackwardParams<BackwardParts::bias_gradient> {
+  using Type = BiasGradientParams;
+};
+template <>
+struct SelectBackwardParams<BackwardParts::block_mask> {
+  using Type = BlockMaskedBackwardParams;
+};
 template <class Config>
-using BackwardParamsOf = typename SelectBackwardParams<any(Config::value.modifiers)>::Type;
+using BackwardParamsOf = typename SelectBackwardParams<parts_of(Config::value)>::Type;
 
 // The mask and the span of a sequence, as core/block_range.cuh reads them.
 struct MaskRule {
@@ -113,6 +127,10 @@ struct BackwardGeometry {
   // The modifier parameters. Only a kernel with modifiers or padding has them.
   static OCTAVO_DEVICE const ModifierParams& modifiers(const BackwardParams& p) {
     return static_cast<const ModifiedBackwardParams&>(p).modifiers;
+  }
+  // The block mask, of a kernel that has one.
+  static OCTAVO_DEVICE const BlockMaskParams& block_mask(const BackwardParams& p) {
+    return static_cast<const BlockMaskedBackwardParams&>(p).block_mask;
   }
 
   // Operand 0: K (dkv) or Q (dq) among the owned rows, Q or K among the streamed ones.

@@ -7,13 +7,14 @@
 //
 // P is rounded before it is multiplied by the derivative of the softcap: dV needs P itself, dK and
 // dQ the product, and nothing else is kept for each score. A pair outside the mask, or hidden by
-// the mask tensor or a bias of -infinity, has p = 0 whatever its score is, and p = 0 makes ds 0
-// whatever dp is.
+// the mask tensor, a block mask or a bias of -infinity, has p = 0 whatever its score is, and p = 0
+// makes ds 0 whatever dp is.
 #pragma once
 
 #include "device/core/score_modifiers.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/term.cuh"
+#include "device/sm80/backward_cursor.cuh"
 #include "device/sm80/backward_geometry.cuh"
 #include "device/sm80/backward_products.cuh"
 
@@ -34,6 +35,7 @@ struct BackwardModifiers {
   struct Block {
     i32 head, first;
     int stage;
+    i32 bits = -1;  // the index of its table of bits in a block mask, -1 without
   };
 
   // s becomes p times the derivative of the softcap; `packed` receives p (dkv).
@@ -112,6 +114,9 @@ struct BackwardModifiers {
     if constexpr (C.modifiers.alibi) {
       if (mod.alibi_slopes != nullptr) slope = alibi_slope_log2(mod, tile.sequence, block.head);
     }
+    [[maybe_unused]] BlockBits<G> bits;
+    if constexpr (C.modifiers.block_mask != 0)
+      bits.load(G::block_mask(p), tile, block.first, block.bits);
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
@@ -128,8 +133,10 @@ struct BackwardModifiers {
           for (int e = 0; e < 2; ++e) {
             float& x = s.x[m][n][r * 2 + e];
             float derivative = 1;
-            const float score =
+            float score =
                 modified<kBias>(x * p.scale_log2, mod, tile, row, slope, n * 8 + e, derivative);
+            if constexpr (C.modifiers.block_mask != 0)
+              score = bits.is_set(tile, block.first, m, r, n, e) ? score : -kInfinity;
             weight[e] = ptx::exp2_approx(score - lse_log2[e]);
             x = weight[e];
             if constexpr (C.modifiers.softcap && C.pass != BackwardPass::dbias)

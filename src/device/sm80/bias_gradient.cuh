@@ -20,6 +20,7 @@
 #include "config/sm80_backward.h"
 #include "device/backward/params.cuh"
 #include "device/core/block_range.cuh"
+#include "device/core/find_block.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/vector_memory.cuh"
@@ -101,6 +102,16 @@ struct BiasGradientKernel {
                                 const Owned& owned) {
     const i32 first_key = owned.column - tile.span.kv_begin;
     if (!has_scores(tile, first_key)) return;
+    i32 bits = -1;
+    if constexpr (C.modifiers.block_mask != 0) {
+      constexpr int kSize = C.modifiers.block_mask;
+      static_assert(kSize % G::kOwnRows == 0 && kSize % G::kStreamedRows == 0,
+                    "a tile is in one block of the mask");
+      const FoundBlock found = find_block(G::block_mask(p), tile.batch, tile.head,
+                                          owned.row / kSize, owned.column / kSize);
+      if (!ptx::mask_term(found.is_listed, true)) return;
+      bits = found.bits;
+    }
     ptx::cta_sync();
     load_operands(p, tile, owned);
     Stats stats;
@@ -111,7 +122,7 @@ struct BiasGradientKernel {
     Scores s, ds;
     typename G::PackedScores unused;
     Products::row_products(s, none[0], 0, tile, 0);
-    Modifiers::find_p(s, unused, stats, p, tile, {tile.head, first_key, 0});
+    Modifiers::find_p(s, unused, stats, p, tile, {tile.head, first_key, 0, bits});
     Products::row_products(ds, none[0], 1, tile, 0);
     Modifiers::find_ds(ds, s, stats, tile, 0);
     OCTAVO_UNROLL
@@ -195,7 +206,7 @@ struct BiasGradientKernel {
 
 template <class Config>
 OCTAVO_KERNEL(threads(Config::value), 1)
-sm80_bias_gradient(const OCTAVO_GRID_CONSTANT BiasGradientParams p) {
+sm80_bias_gradient(const OCTAVO_GRID_CONSTANT BackwardParamsOf<Config> p) {
   BiasGradientKernel<Config>::entry(p);
 }
 

@@ -25,7 +25,7 @@ struct EmulatedRowStats {
 
 // In f16 all tiles of config/sm80_backward_tiles.h. In bf16, and with narrow loads, only the
 // narrowest and the widest tiles; the widest can replace all others. The same again with all
-// modifiers. All have the same arch, as no compiled code depends on it.
+// modifiers, and with a block mask. All have the same arch, as no compiled code depends on it.
 const std::vector<EmulatedSm80Backward>& sm80_backward_kernels();
 const std::vector<EmulatedRowStats>& row_stats_kernels();
 

@@ -14,7 +14,7 @@ template <int kIndex>
 void run_sm80_backward(const BackwardParams& p) {
   using Config = sm80::BackwardConfigOf<kSm80BackwardConfigs[kIndex]>;
   if constexpr (Config::value.pass == BackwardPass::dbias)
-    sm80::sm80_bias_gradient<Config>(static_cast<const BiasGradientParams&>(p));
+    sm80::sm80_bias_gradient<Config>(static_cast<const sm80::BackwardParamsOf<Config>&>(p));
   else
     sm80::sm80_backward<Config>(static_cast<const sm80::BackwardParamsOf<Config>&>(p));
 }

@@ -31,6 +31,29 @@ constexpr void for_each_modified_sm80_backward(const Take& take) {
   for (const sm80::BackwardTiles& tiles : sm80::kBiasGradientTiles) take_tiles(tiles);
 }
 
+// Kernels with a block mask and all other modifiers that it may be combined with: the narrowest
+// tiles, and the widest with the narrowest loads, with blocks of 64 in f16 and of 128 in bf16.
+template <class Take>
+constexpr void for_each_block_mask_sm80_backward(const Take& take) {
+  const auto take_tiles = [&take](const sm80::BackwardTiles& tiles, int size) {
+    Sm80BackwardConfig config = sm80::with_tiles({.arch = kSm80BackwardArch}, tiles);
+    config.modifiers = {.softcap = true, .bias = true, .alibi = true, .mask = true};
+    config.modifiers.block_mask = size;
+    const bool fits = size % tiles.block_m == 0 && size % tiles.block_n == 0;
+    if (tiles.head_dim == 64 && fits && (tiles.block_n == size || tiles.pass != BackwardPass::dkv))
+      return take(config);
+    if (tiles.head_dim != 256 || tiles.stages != 1) return;
+    config.load_bytes = 2;
+    config.element = size == 64 ? Element::f16 : Element::bf16;
+    take(config);
+  };
+  for (const int size : {64, 128}) {
+    for (const sm80::BackwardTiles& tiles : sm80::kBlocksOf64BackwardTiles) take_tiles(tiles, size);
+    for (const sm80::BackwardTiles& tiles : sm80::kModifiedBackwardTiles) take_tiles(tiles, size);
+    for (const sm80::BackwardTiles& tiles : sm80::kBiasGradientTiles) take_tiles(tiles, size);
+  }
+}
+
 template <class Take>
 constexpr void for_each_sm80_backward(const Take& take) {
   for (const sm80::BackwardTiles& tiles : sm80::kBackwardTiles) {
@@ -54,6 +77,7 @@ constexpr void for_each_sm80_backward(const Take& take) {
     }
   }
   for_each_modified_sm80_backward(take);
+  for_each_block_mask_sm80_backward(take);
 }
 
 inline constexpr auto kSm80BackwardConfigs = [] {

@@ -33,6 +33,10 @@ std::span<const sm80::BackwardTiles> tiles_for(const Sm80BackwardConfig& c, Back
 Sm80BackwardConfig with_chosen_tiles(const Sm80BackwardConfig& c, BackwardPass pass,
                                      const GpuInfo& gpu) {
   Sm80BackwardConfig chosen = c;
+  const bool small_blocks = c.modifiers.block_mask == 64 && pass == BackwardPass::dkv;
+  if (small_blocks)
+    for (const sm80::BackwardTiles& tiles : sm80::kBlocksOf64BackwardTiles)
+      if (tiles.head_dim >= c.head_dim) return sm80::with_tiles(c, tiles);
   for (const sm80::BackwardTiles& tiles : tiles_for(c, pass)) {
     if (tiles.pass != pass || tiles.head_dim < c.head_dim) continue;
     chosen = sm80::with_tiles(c, tiles);
@@ -54,9 +58,6 @@ Status sm80_backward_serves(const Problem& p) {
   if (p.head_dim % 8 != 0 || tile_head_dim(p.head_dim) == 0)
     return unsupported("head_dim", fmt::format("{}", p.head_dim),
                        "multiples of 8 up to 256 in the backward pass on a GPU");
-  if (p.block_mask != 0)
-    return unsupported("block_mask", "given in the backward pass on a GPU",
-                       "causal masks, windows and mask tensors there");
   return {};
 }
 

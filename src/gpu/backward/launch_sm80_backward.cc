@@ -104,9 +104,10 @@ std::int64_t sm80_backward_tiles(const Problem& run_problem, const BackwardArgum
          (keys ? run_problem.heads_kv : run_problem.heads_q) * run_problem.batch;
 }
 
-BiasGradientParams sm80_backward_params(const Problem& run_problem, const BackwardArguments& a,
-                                        const Sm80BackwardConfig& config, void* workspace) {
-  BiasGradientParams p;
+BlockMaskedBackwardParams sm80_backward_params(const Problem& run_problem,
+                                               const BackwardArguments& a,
+                                               const Sm80BackwardConfig& config, void* workspace) {
+  BlockMaskedBackwardParams p;
   set_backward_params(p, run_problem, a, workspace);
   p.q = a.q.data;
   p.k = a.k.data;
@@ -120,6 +121,7 @@ BiasGradientParams sm80_backward_params(const Problem& run_problem, const Backwa
   const std::int64_t rows = sm80::owns_keys(config) ? run_problem.seqlen_kv : run_problem.seqlen_q;
   p.own_tiles = static_cast<i32>(div_up<std::int64_t>(rows, sm80::own_rows(config)));
   p.modifiers = backward_modifier_params(run_problem, a, p.scale_log2, config.modifiers.softcap);
+  p.block_mask = block_mask_params(run_problem, forward_arguments(a));
   if (config.pass != BackwardPass::dbias) return p;
   p.dbias = a.dbias.data;
   p.dbias_element = element_of(a.dbias.dtype);

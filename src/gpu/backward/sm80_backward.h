@@ -159,9 +159,9 @@ ModifierParams backward_modifier_params(const Problem& run_problem,
 
 // The parameters of a backward kernel. Each kernel reads only the base struct that its
 // configuration needs: BackwardParams without modifiers.
-BiasGradientParams sm80_backward_params(const Problem& run_problem,
-                                        const BackwardArguments& arguments,
-                                        const Sm80BackwardConfig& config, void* workspace);
+BlockMaskedBackwardParams sm80_backward_params(const Problem& run_problem,
+                                               const BackwardArguments& arguments,
+                                               const Sm80BackwardConfig& config, void* workspace);
 
 // The number of CTAs of one pass; 0 if there is nothing to write.
 std::int64_t sm80_backward_tiles(const Problem& run_problem, const BackwardArguments& arguments,

@@ -61,6 +61,30 @@ Status check_bias_pass(const Sm80BackwardConfig& c) {
   return {};
 }
 
+// The rows and the columns of a tile of scores must each be in one block of the mask.
+Status check_block_mask(const Sm80BackwardConfig& c) {
+  const int size = c.modifiers.block_mask;
+  if (size == 0) return {};
+  if (size != 64 && size != 128)
+    return wrong_field("modifiers.block_mask", size, "64, 128, 0 for none");
+  if (size % c.block_m != 0)
+    return wrong_field("block_m", c.block_m,
+                       fmt::format("divisors of {}, a block of queries", size));
+  if (size % c.block_n != 0)
+    return wrong_field("block_n", c.block_n, fmt::format("divisors of {}, a block of keys", size));
+  // A word has the bits of 32 keys, and a warp reads those of one or of whole words.
+  constexpr int kWord = 32;
+  const int rows = sm80::own_rows(c) / c.warps, columns = sm80::streamed_rows(c) / c.warps_d;
+  if (sm80::owns_keys(c) ? kWord % rows != 0 : columns % kWord != 0 && columns != kWord / 2)
+    return wrong_field("warps", c.warps, "warps whose keys have one word of bits, or whole words");
+  constexpr int kThreadBits = 32, kLanes = 32;  // a thread keeps its bits in one word
+  if (sm80::owns_keys(c) && rows * columns > kThreadBits * kLanes)
+    return wrong_field("block_m", c.block_m, "at most 1024 scores of a warp with a block mask");
+  if (c.modifiers.padded)
+    return wrong_field("modifiers.padded", c.modifiers.padded, "false with a block mask");
+  return {};
+}
+
 }  // namespace
 
 Status feasible(const Sm80BackwardConfig& config, int arch, int smem_bytes) {
@@ -75,6 +99,7 @@ Status feasible(const Sm80BackwardConfig& config, int arch, int smem_bytes) {
   OCTAVO_RETURN_IF_ERROR(check_bias_pass(config));
   OCTAVO_RETURN_IF_ERROR(check_backward_warps(config));
   OCTAVO_RETURN_IF_ERROR(check_backward_shape(config));
+  OCTAVO_RETURN_IF_ERROR(check_block_mask(config));
   if (config.stages < 1 || config.stages > 8) return wrong_field("stages", config.stages, "1 to 8");
   if (config.load_bytes != 2 && config.load_bytes != 4 && config.load_bytes != 8 &&
       config.load_bytes != 16)

@@ -38,7 +38,8 @@ Status set_tensor_maps(const Driver& driver, const BackwardArguments& a,
 }  // namespace
 
 bool sm90_backward_serves(const Problem& problem, const GpuInfo& gpu) {
-  return gpu.arch == 90 && gpu.tensor_maps && !problem.bias && !problem.mask;
+  return gpu.arch == 90 && gpu.tensor_maps && !problem.bias && !problem.mask &&
+         problem.block_mask == 0;
 }
 
 bool sm90_backward_reaches(const BackwardArguments& a) {
