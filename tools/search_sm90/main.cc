@@ -10,6 +10,9 @@
 //                                          of what OTHER.csv has, the best of each shape and the
 //                                          table's once more, in turn and under a load that lasts;
 //                                          for shapes that it lacks all it has
+//   search_sm90 shape BATCH HEADS LENGTH HEAD_DIM
+//                                          every configuration in FP16 at one shape: what is the
+//                                          best of all beside the table's choice
 //   search_sm90 fit TIMES.csv HEADER       needs no GPU: fits the cost model of
 //                                          gpu/forward/sm90_forward.h to each configuration, takes
 //                                          those that serve some shape best, and writes their rows
@@ -52,12 +55,18 @@ Status search(int argc, char** argv) {
     return again ? search_sm90::measure_again(element, head_dims, argv[3], argv[4])
                  : search_sm90::measure(element, head_dims, argv[3], known);
   }
+  if (step == "shape" && argc == 6) {
+    Problem p = search_sm90::problem_of(std::atoi(argv[3]), std::atoi(argv[4]), Causal::none,
+                                        std::atoi(argv[5]));
+    p.batch = std::atoi(argv[2]);
+    return search_sm90::compare_choice(p);
+  }
   if (step == "fit" && argc == 4) return search_sm90::fit_table(argv[2], argv[3]);
   return Status(
       ErrorCode::invalid_argument,
       "usage: search_sm90 measure f16|e4m3|int8 TIMES.csv [HEAD_DIM ...] [--known OTHER.csv] | "
       "search_sm90 again f16|e4m3|int8 OTHER.csv TIMES.csv [HEAD_DIM ...] | "
-      "search_sm90 fit TIMES.csv HEADER");
+      "search_sm90 shape BATCH HEADS LENGTH HEAD_DIM | search_sm90 fit TIMES.csv HEADER");
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "gpu/driver/timing.h"
 #include "gpu/forward/sm90_forward.h"
 #include "gpu/jit/config_fields.h"
+#include "gpu/jit/config_text.h"
 #include "gpu/jit/kernel_store.h"
 #include "numeric/formats.h"
 #include "runtime/buffer.h"
@@ -294,6 +295,39 @@ Status time_again(Bench& bench, Timed& t, std::size_t problem) {
 }
 
 }  // namespace
+
+Status compare_choice(const Problem& p) {
+  auto bench = Bench::make(Element::f16);
+  if (!bench.ok()) return bench.status();
+  const Result<const Gpu*> gpu = open_gpu(0);
+  if (!gpu.ok()) return gpu.status();
+  const auto head_dim = static_cast<int>(p.head_dim);
+  Rows rows = candidates({.head_dim = head_dim});
+  const sm90::TableRow* choice = nullptr;
+  for (const sm90::TableRow& row : sm90::kTable) {
+    if (row.config.head_dim != head_dim) continue;
+    if (!has(rows, row)) rows.push_back(row);
+    if (choice == nullptr ||
+        estimated_us(row, p, (*gpu)->info) < estimated_us(*choice, p, (*gpu)->info))
+      choice = &row;
+  }
+  if (choice == nullptr)
+    return Status(ErrorCode::unsupported,
+                  fmt::format("head_dim is {}; supported: those of the table.", head_dim));
+  Result<Timed> t = timed(*bench, compiled(rows), {p});
+  if (!t.ok()) return t.status();
+  OCTAVO_RETURN_IF_ERROR(time_again(*bench, *t, 0));
+  double chosen = 0;
+  std::size_t best = 0;
+  for (std::size_t row = 0; row < t->rows.size(); ++row) {
+    if (same_config(t->rows[row], *choice)) chosen = t->us[row][0];
+    if (t->us[row][0] < t->us[best][0]) best = row;
+  }
+  fmt::print("({},{},{},{}): {} configurations; the table's takes {:.2f} us, the best {:.2f}: {}\n",
+             p.batch, p.heads_q, p.seqlen_q, p.head_dim, t->rows.size(), chosen, t->us[best][0],
+             to_text(timed_config(t->rows[best].config)));
+  return {};
+}
 
 Status measure_again(Element element, std::span<const int> head_dims, const char* known,
                      const char* path) {

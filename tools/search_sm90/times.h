@@ -64,6 +64,9 @@ Status measure(Element element, std::span<const int> head_dims, const char* path
 // table, alternating and under a sustained load. The others keep their distance from them.
 Status measure_again(Element element, std::span<const int> head_dims, const char* known,
                      const char* path);
+// Times every candidate in FP16 at one shape, and prints how far the table's choice is from the
+// best of them.
+Status compare_choice(const Problem& problem);
 Status fit_table(const char* times, const char* header);
 
 }  // namespace octavo::search_sm90
