@@ -19,6 +19,8 @@
 #include "evolve/gates/standard_gates.h"
 #include "evolve/isolation/isolate.h"
 #include "evolve/summary.h"
+#include "gpu/forward/launch_oracle.h"
+#include "gpu/jit/kernel_archive.h"
 #include "gpu/jit/kernel_store.h"
 #include "gpu/jit/nvrtc.h"
 #include "octavo/kernels.hpp"
@@ -175,30 +177,48 @@ Result<Settings> settings_of(const EvolveOptions& o) {
   return s;
 }
 
-// Compiles a generation's kernels on all cores before the first gate asks for one. Only without
-// patches: what a candidate's source does to the compiler is the compile gate's business.
+// Compiles a candidate's kernel into its cache. Not with a patch: what a candidate's source does to
+// the compiler is the compile gate's business.
+void compile_candidate(const Candidate& candidate, const CubinCache& cache) {
+  const Result<KernelConfig> config = parse_config(candidate.kernel, candidate.config);
+  if (!config.ok() || !candidate.patch.empty()) return;
+  KernelStore::Parts parts;
+  parts.cache = cache;
+  parts.compiler_version = nvrtc_version;
+  parts.compile = [](const KernelSource& source) { return compile(source); };
+  (void)KernelStore(std::move(parts)).get(source_of(*config));
+}
+
+// Every candidate has a cache of its own, so the oracle is compiled once and stored in each. On
+// other chips than Hopper each compiles its own.
+void share_oracle(const std::vector<CubinCache>& caches) {
+  constexpr int kHopper = 90;
+  const KernelSource source = oracle_source(kHopper);
+  const Result<std::string> version = nvrtc_version();
+  const Result<CompiledKernel> oracle = compile(source);
+  if (!version.ok() || !oracle.ok()) return;
+  for (const CubinCache& cache : caches) (void)cache.store(cache_key(source, *version), *oracle);
+}
+
+// Compiles a generation's kernels on all cores before the first gate asks for one.
 void compile_at_once(const std::string& directory, const std::vector<Candidate>& candidates) {
   Limits limits;
   limits.seconds = 300;
   limits.memory_bytes = std::uint64_t{32} << 30;
   limits.directory = directory + "/candidates";
   (void)run_isolated(limits, [&] {
+    std::vector<CubinCache> caches;
+    for (const Candidate& candidate : candidates)
+      caches.emplace_back(fmt::format("{}/candidates/{}/cubins", directory, candidate.id));
     std::atomic<std::size_t> next = 0;
     std::vector<std::thread> workers;
+    workers.emplace_back([&] { share_oracle(caches); });
     const std::size_t count =
         std::min<std::size_t>(candidates.size(), std::max(1U, std::thread::hardware_concurrency()));
     for (std::size_t i = 0; i < count; ++i)
       workers.emplace_back([&] {
-        for (std::size_t n = next++; n < candidates.size(); n = next++) {
-          const Candidate& candidate = candidates[n];
-          const Result<KernelConfig> config = parse_config(candidate.kernel, candidate.config);
-          if (!config.ok() || !candidate.patch.empty()) continue;
-          KernelStore::Parts parts;
-          parts.cache = CubinCache(fmt::format("{}/candidates/{}/cubins", directory, candidate.id));
-          parts.compiler_version = nvrtc_version;
-          parts.compile = [](const KernelSource& source) { return compile(source); };
-          (void)KernelStore(std::move(parts)).get(source_of(*config));
-        }
+        for (std::size_t n = next++; n < candidates.size(); n = next++)
+          compile_candidate(candidates[n], caches[n]);
       });
     for (std::thread& worker : workers) worker.join();
     return std::string();

@@ -3,23 +3,29 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <vector>
 
+#include "base/error.h"
 #include "evidence/ladder/ladder_cases.h"
 #include "gpu/driver/context.h"
+#include "gpu/driver/driver.h"
 
 namespace octavo::evolve {
 namespace {
 
-// Fills free memory of the GPU with NaNs, up to 2 GiB.
-Status poison_gpu_memory(Device device) {
-  constexpr std::size_t kPart = std::size_t{256} << 20, kMostParts = 8;
-  const std::vector<std::byte> nans(kPart, std::byte{0xff});
+// Fills free memory of the GPU with NaNs, up to 8 GiB.
+Status poison_gpu_memory(const Gpu& gpu, Device device) {
+  constexpr std::size_t kPart = std::size_t{256} << 20, kMostParts = 32;
+  const CurrentContext current(gpu);
+  OCTAVO_RETURN_IF_ERROR(current.status());
   std::vector<Buffer> parts;
   while (parts.size() < kMostParts) {
     Result<Buffer> part = Buffer::make(device, kPart);
     if (!part.ok()) break;  // the memory is full
-    if (const Status written = part->upload(nans.data(), kPart); !written.ok()) return written;
+    const auto begin = reinterpret_cast<std::uintptr_t>(part->data());
+    OCTAVO_GPU_TRY(*gpu.driver, gpu.driver->memset_d8_async(begin, 0xff, kPart, nullptr),
+                   "cuMemsetD8Async");
     parts.push_back(std::move(part).value());
   }
   return synchronize(device);
@@ -34,9 +40,9 @@ GateOutcome judge_on_gpu(const Subject& subject, const Context& context, std::st
   limits.isolation = context.task.gpu_isolation;
   const ChildResult child = run_isolated(limits, [&] {
     use_cache_of(context);
-    if (const Result<const Gpu*> gpu = open_gpu(context.task.device.index); !gpu.ok())
-      return to_answer(not_done(gpu.status().message()));
-    if (const Status poisoned = poison_gpu_memory(context.task.device); !poisoned.ok())
+    const Result<const Gpu*> gpu = open_gpu(context.task.device.index);
+    if (!gpu.ok()) return to_answer(not_done(gpu.status().message()));
+    if (const Status poisoned = poison_gpu_memory(**gpu, context.task.device); !poisoned.ok())
       return to_answer(not_done(poisoned.message()));
     if (const Status used = use_source_overlay(subject.patched.overlay()); !used.ok())
       return to_answer(rejected(used.message()));

@@ -116,13 +116,16 @@ oracle::Params oracle_params(const Problem& run_problem, const Arguments& a,
   return p;
 }
 
+KernelSource oracle_source(int arch) {
+  const CodeFor code = code_for(arch);
+  return {.include = "device/oracle/oracle.cuh",
+          .name_expression = "oracle::oracle_forward",
+          .arch = code.arch,
+          .ptx = code.ptx};
+}
+
 Status launch_oracle(const Gpu& gpu, const oracle::Params& params) {
-  const CodeFor code = code_for(gpu.info.arch);
-  const KernelSource source{.include = "device/oracle/oracle.cuh",
-                            .name_expression = "oracle::oracle_forward",
-                            .arch = code.arch,
-                            .ptx = code.ptx};
-  const Result<cuda::Function> function = load_function(gpu, source, 0);
+  const Result<cuda::Function> function = load_function(gpu, oracle_source(gpu.info.arch), 0);
   if (!function.ok()) return function.status();
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());

@@ -7,6 +7,7 @@
 
 #include "device/oracle/params.cuh"
 #include "gpu/driver/context.h"
+#include "gpu/jit/kernel_source.h"
 #include "octavo/octavo.hpp"
 
 namespace octavo {
@@ -27,6 +28,7 @@ oracle::Params oracle_params(const Problem& run_problem, const Arguments& on_dev
                              std::optional<DType> rounding, const std::int32_t* rows,
                              std::int64_t row_count, const OracleOutputs& outputs);
 
+KernelSource oracle_source(int arch);
 Status launch_oracle(const Gpu& gpu, const oracle::Params& params);
 
 }  // namespace octavo
