@@ -124,7 +124,15 @@ TEST(ChooseSm90, EveryHeadDimOfVGetsAFeasibleKernel) {
   Sm90ForwardConfig c = choose_sm90_forward(*resolve(p), h200()).config;
   EXPECT_EQ(c.head_dim, 192);
   EXPECT_EQ(c.head_dim_v, 128);
-  EXPECT_FALSE(sm90::is_split_kv(c));
+  // The rows that were timed for this pair: large tiles if they fill the chip, small ones if not.
+  EXPECT_EQ(std::pair(c.warpgroups, c.block_n), std::pair(3, 80));
+  EXPECT_EQ(c.stages, 3);
+  p.seqlen_q = p.seqlen_kv = 1024;
+  c = choose_sm90_forward(*resolve(p), h200()).config;
+  EXPECT_EQ(std::pair(c.warpgroups, c.block_n), std::pair(2, 64));
+  p.heads_q = p.heads_kv = 8;
+  p.seqlen_q = p.seqlen_kv = 512;
+  EXPECT_TRUE(sm90::is_split_kv(choose_sm90_forward(*resolve(p), h200()).config));
   p.head_dim = 72;
   p.head_dim_v = 96;
   c = choose_sm90_forward(*resolve(p), h200()).config;

@@ -359,8 +359,8 @@ constexpr void for_each_block_mask_sm90_config(const Take& take) {
   for_each_8bit_block_mask(take);
 }
 
-// V with another head_dim than Q and K: 192 and 128, with three warpgroups and P V first, with and
-// without columns of ones, and with every modifier; an O with more columns than Q that goes through
+// V with another head_dim than Q and K: 192 and 128, with three warpgroups and both schedules, with
+// and without columns of ones, and with every modifier; an O with more columns than Q that goes through
 // shared memory; panels of other widths; and split-KV, over a cluster and in a CTA.
 constexpr Sm90ForwardConfig other_v_config(const Sm90ForwardConfig& of, int head_dim,
                                            int head_dim_v) {
@@ -372,6 +372,7 @@ constexpr void for_each_other_v_sm90_config(const Take& take) {
   Sm90ForwardConfig c =
       other_v_config({.block_n = 80, .stages = 3, .schedule = Schedule::pv_first_queued}, 192, 128);
   take(c);
+  c.schedule = Schedule::qk_first;
   c.sum_rounded_p = false;
   take(c);
   c = other_v_config({.warpgroups = 2, .sum_rounded_p = false}, 192, 128);

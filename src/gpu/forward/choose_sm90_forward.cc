@@ -38,15 +38,21 @@ int tile_columns(const Problem& p, ScoreType scores, std::int64_t columns) {
   return next == table.end() ? 0 : next->config.head_dim;
 }
 
-// The rows that may serve a kernel problem. If V needs other tiles than Q and K, they are made of
-// those with as many columns as either.
+// The rows that may serve a kernel problem. If V needs other tiles than Q and K, they are those
+// that were timed for the pair, and rows made of those with as many columns as either: all of them,
+// or beside timed rows the ones with split-KV.
 std::vector<sm90::TableRow> rows_for(const Problem& p, ScoreType scores) {
   const int qk = tile_columns(p, scores, p.head_dim), v = tile_columns(p, scores, p.head_dim_v);
   std::vector<sm90::TableRow> rows;
+  for (const sm90::TableRow& row : sm90::kTableOfPairs)
+    if (!is_8bit(p.v) && row.config.head_dim == qk && row.config.head_dim_v == v)
+      rows.push_back(row);
+  const bool timed = !rows.empty();
   for (const sm90::TableRow& row : table_for(p)) {
     const int columns = row.config.head_dim;
+    const bool split_kv = sm90::is_split_kv(row.config);
     if ((columns != qk && columns != v) || !has_numerics(row, p, scores)) continue;
-    if (p.varlen && sm90::is_split_kv(row.config)) continue;
+    if ((p.varlen && split_kv) || (timed && !split_kv)) continue;
     rows.push_back(qk == v ? row : sm90::with_head_dims(row, qk, v));
   }
   return rows;
