@@ -75,8 +75,8 @@ TEST_P(Sm80Backward, BlockMaskedKernelsCompileWithoutSpills) {
     m.block_mask = table.data() == sm80::kBlocksOf64BackwardTiles ? 64 : 128;
     for (const sm80::BackwardTiles& tiles : table) {
       const Sm80BackwardConfig config = sm80::with_tiles({.arch = arch, .modifiers = m}, tiles);
-      // With all modifiers this one spills a few bytes.
-      const bool spills = m.softcap && config.pass == BackwardPass::dkv && config.head_dim == 64;
+      // With all modifiers these spill a few bytes.
+      const bool spills = m.softcap && config.pass == BackwardPass::dkv && config.head_dim <= 96;
       if (!spills && feasible(config, arch, max_smem_bytes(arch)).ok())
         expect_no_spills(kernel_source(config));
     }
