@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the measured tables of docs/kernels/block_mask.md and wide_heads.md.
+"""Writes the measured tables of docs/kernels/block_mask.md, docs/kernels/wide_heads.md and docs/evolve.md.
 
-usage: kernel_tables.py           writes them, from evidence/nvidia-h200/block_masks.json and wide_heads.json
+usage: kernel_tables.py           writes them, from block_masks.json, wide_heads.json and evolve.json
+                                  of evidence/nvidia-h200
        kernel_tables.py --check   fails if a page says something else
 
-`tools/time_block_masks.py --json` and `tools/time_wide_heads.py --json` write such files.
+`tools/time_block_masks.py --json` and `tools/time_wide_heads.py --json` write such files; evolve.json
+has what the ledgers of runs and `search_sm90 shape` say.
 """
 
 import argparse
@@ -17,7 +19,7 @@ from ladder_tables import between, table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EVIDENCE = ROOT / "evidence/nvidia-h200"
-PAGES = ROOT / "docs/kernels"
+PAGES = ROOT / "docs"
 MARKS = "<!-- measured: made by tools/kernel_tables.py -->", "<!-- measured: end -->"
 
 
@@ -47,7 +49,24 @@ def wide_heads(report):
                  [[", ".join(map(str, shape)), *cells] for shape, cells in lines.items()])
 
 
-TABLES = {"block_mask": ("block_masks.json", block_masks), "wide_heads": ("wide_heads.json", wide_heads)}
+def evolve(report):
+    """What a run found from a slow configuration, what an exhaustive search finds, and what became of patches."""
+    back, beside = report["comeback"], report["best_beside_shipped"]
+    found = table(["from", "changes", "gain", "beside the shipped kernel", "candidates", "seconds"],
+                  [[f"{back['base_us']:.2f} us", back["changes"], f"{back['speedup'] - 1:+.1%}",
+                    f"{beside['ratio'] - 1:+.1%}", str(back["judged"]), str(back["seconds"])]])
+    shapes = table(["batch, heads, tokens, D", "configurations", "the table's choice", "the best of all"],
+                   [[", ".join(map(str, row["shape"])), str(row["configurations"]), f"{row['choice_us']:.2f} us",
+                     f"{row['best_us']:.2f} us"] for row in report["exhaustive"]])
+    patches = table(["change", "outcome", "gain"],
+                    [[row["change"], row["outcome"], f"{row['speedup'] - 1:+.1%}" if row["speedup"] else ""]
+                     for row in report["patches"]])
+    return "\n\n".join([found, shapes, patches])
+
+
+TABLES = {"kernels/block_mask": ("block_masks.json", block_masks),
+          "kernels/wide_heads": ("wide_heads.json", wide_heads),
+          "evolve": ("evolve.json", evolve)}
 
 
 def main():
@@ -61,7 +80,7 @@ def main():
         if not given.check:
             path.write_text(whole)
         elif text != whole:
-            sys.exit(f"docs/kernels/{page}.md is not what tools/kernel_tables.py makes of it: run it.")
+            sys.exit(f"docs/{page}.md is not what tools/kernel_tables.py makes of it: run it.")
 
 
 if __name__ == "__main__":
