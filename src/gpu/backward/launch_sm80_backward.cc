@@ -155,10 +155,10 @@ Status load_row_kernels(const Gpu& gpu, const Problem& problem, const RowStatsCo
                               loaded.dsinks, loaded);
 }
 
-Status launch_row_stats(const Gpu& gpu, const LoadedBackward& kernels, const Problem& run_problem,
-                        const BackwardArguments& arguments, void* workspace, Stream stream) {
-  return launch_backward(gpu, kernels.row_stats, row_stats_ctas(run_problem), row_stats::kThreads,
-                         row_stats_params(run_problem, arguments, workspace), stream);
+Status launch_row_stats(const Gpu& gpu, const BackwardKernel& kernel, const Problem& run_problem,
+                        const PaddedRowStatsParams& params, Stream stream) {
+  return launch_backward(gpu, kernel, row_stats_ctas(run_problem), row_stats::kThreads, params,
+                         stream);
 }
 
 Result<LoadedSm80Backward> load_sm80_backward(const Gpu& gpu, const Problem& problem,
@@ -186,7 +186,8 @@ Status launch_sm80_backward(const Gpu& gpu, const LoadedSm80Backward& kernels,
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
   OCTAVO_RETURN_IF_ERROR(
-      launch_row_stats(gpu, kernels.shared, run_problem, arguments, workspace, stream));
+      launch_row_stats(gpu, kernels.shared.row_stats, run_problem,
+                       row_stats_params(run_problem, arguments, workspace), stream));
   const auto launch_pass = [&](const BackwardKernel& kernel, const Sm80BackwardConfig& config) {
     return launch_backward(gpu, kernel, sm80_backward_tiles(run_problem, arguments, config),
                            sm80::threads(config),

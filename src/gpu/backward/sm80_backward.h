@@ -184,8 +184,8 @@ Status load_backward_kernel(const Gpu& gpu, const KernelSource& source, int smem
 // Loads the kernels that both families use. `problem` says whether gradients of sinks are computed.
 Status load_row_kernels(const Gpu& gpu, const Problem& problem, const RowStatsConfig& config,
                         bool ptx, LoadedBackward& loaded);
-Status launch_row_stats(const Gpu& gpu, const LoadedBackward& kernels, const Problem& run_problem,
-                        const BackwardArguments& arguments, void* workspace, Stream stream);
+Status launch_row_stats(const Gpu& gpu, const BackwardKernel& kernel, const Problem& run_problem,
+                        const PaddedRowStatsParams& params, Stream stream);
 
 struct LoadedSm80Backward {
   ChosenSm80Backward config;

@@ -125,14 +125,11 @@ Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
   ModifiedSm90BackwardParams p =
       sm90_backward_params(run_problem, arguments, c, gpu.info, workspace);
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, p));
-  const std::size_t counters =
-      static_cast<std::size_t>(p.dq_tiles) * p.heads_kv * p.heads_per_kv * bwd::dq_slices(c);
-  OCTAVO_GPU_TRY(*gpu.driver,
-                 gpu.driver->memset_d32_async(reinterpret_cast<std::uintptr_t>(p.dq_turn), 0,
-                                              counters, static_cast<cuda::StreamHandle>(stream)),
-                 "cuMemsetD32Async");
+  PaddedRowStatsParams stats = row_stats_params(run_problem, arguments, workspace);
+  stats.counters = p.dq_turn;
+  stats.counter_count = i64{p.dq_tiles} * p.heads_kv * p.heads_per_kv * bwd::dq_slices(c);
   OCTAVO_RETURN_IF_ERROR(
-      launch_row_stats(gpu, kernels.shared, run_problem, arguments, workspace, stream));
+      launch_row_stats(gpu, kernels.shared.row_stats, run_problem, stats, stream));
   const std::int64_t tiles = std::int64_t{p.n_tiles} * p.heads_kv * p.sequences;
   OCTAVO_RETURN_IF_ERROR(
       launch_backward(gpu, kernels.backward, tiles, bwd::threads(c), p, stream, Start::early));

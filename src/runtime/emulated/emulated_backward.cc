@@ -29,6 +29,12 @@ class BackwardMemory {
     add(memory, "lse", a_.lse, Use::read);
     return memory;
   }
+  // With the counters of the Hopper kernel.
+  emulator::GlobalMemory row_stats(const Sm90BackwardWorkspace& parts) const {
+    emulator::GlobalMemory memory = row_stats();
+    memory.add_array("dq_turn", part(parts.turns), parts.turn_bytes, Use::write);
+    return memory;
+  }
   emulator::GlobalMemory sink_gradients() const {
     emulator::GlobalMemory memory;
     memory.add_array("row statistics", workspace_, workspace_bytes_, Use::read);
@@ -131,10 +137,10 @@ class BackwardMemory {
 };
 
 EmulatedFunction row_stats_function(const emulator::EmulatedRowStats& kernel, const GpuInfo& chip,
-                                    const BackwardMemory& memory) {
+                                    emulator::GlobalMemory memory) {
   return {"row_stats " + brief_text(kernel.config), chip.arch,
           [&kernel](const void* p) { kernel.entry(*static_cast<const RowStatsParams*>(p)); }, false,
-          memory.row_stats()};
+          std::move(memory)};
 }
 
 EmulatedFunction sink_function(const emulator::EmulatedRowStats& kernel, const GpuInfo& chip,
@@ -160,7 +166,7 @@ Status run_emulated_backward(const ChosenSm80Backward& chosen, const GpuInfo& ch
       return unsupported("the kernel", brief_text(kernel == dkv ? chosen.dkv : chosen.dq),
                          "those of the emulator");
   const BackwardMemory memory(run_problem, arguments, workspace);
-  EmulatedFunction stats_function = row_stats_function(*row_stats, chip, memory);
+  EmulatedFunction stats_function = row_stats_function(*row_stats, chip, memory.row_stats());
   const auto function_of = [&](const emulator::EmulatedSm80Backward& kernel) {
     return EmulatedFunction{
         "sm80_backward " + brief_text(kernel.config), chip.arch,
@@ -199,7 +205,7 @@ Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInf
         [entry](const void* p) { entry(*static_cast<const Sm90BackwardParams*>(p)); }, false,
         of_launch};
   };
-  EmulatedFunction stats_function = row_stats_function(*row_stats, chip, memory);
+  EmulatedFunction stats_function = row_stats_function(*row_stats, chip, memory.row_stats(parts));
   EmulatedFunction backward =
       function_of("sm90_backward ", kernels->backward, memory.sm90_backward(parts));
   EmulatedFunction finish_dq =

@@ -119,6 +119,8 @@ struct BackwardKernel {
     }
     // The grid may start before row_stats has ended.
     ptx::wait_for_earlier_grids();
+    // sm90_finish_dq starts once every CTA has come here, and waits for their end.
+    ptx::launch_dependent_grids();
     const u32 group = ptx::warp_index() / 4;
     if (ptx::warp_index() == 0) {
       const Work<Config> of_cta = Work<Config>::of_block(p, ptx::block_index_x());
