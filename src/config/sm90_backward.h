@@ -12,7 +12,7 @@ namespace octavo {
 
 struct Sm90BackwardConfig {
   Element element = Element::bf16;  // of every tensor: f16 or bf16
-  int head_dim = 128;               // columns of the tiles: 64, 128 or 256
+  int head_dim = 128;               // columns of the products: 64, 80, 96, 128, 192 or 256
   int block_m = 64;                 // queries of a block
   int block_n = 128;                // keys of a work tile: 64 for each consumer warpgroup, or 64
                                     // for both (divides_products)
@@ -37,59 +37,103 @@ namespace sm90::backward {
 
 using Config = Sm90BackwardConfig;
 
-// The tiles for a head dimension of at most 256. Larger blocks of queries read fewer operand bytes
-// for each product, and with 128 columns there are registers for 64 queries. With 256 columns there
+// The columns of the products for a head dimension of at most 256.
+OCTAVO_HD constexpr int product_columns(int head_dim) {
+  const int narrower[] = {64, 80, 96, 128, 192};
+  for (const int columns : narrower)
+    if (head_dim <= columns) return columns;
+  return 256;
+}
+// The tiles for a head dimension. Larger blocks of queries read fewer operand bytes for each
+// product, and with more than 64 columns there are registers for 64 queries. With 256 columns there
 // is room for two stages of Q, which the dK of a block needs last, or of dO, but not of both.
 OCTAVO_HD constexpr Config tiles_for(int head_dim, Element element) {
-  if (head_dim <= 64) return {.element = element, .head_dim = 64, .block_m = 128};
-  if (head_dim <= 128) return {.element = element, .head_dim = 128, .block_m = 64};
-  return {.element = element,
-          .head_dim = 256,
-          .block_m = 64,
-          .block_n = 64,
-          .stages_q = 2,
-          .stages_do = 1,
-          .dq_buffers = 3};
+  Config c{.element = element, .head_dim = product_columns(head_dim)};
+  c.block_m = c.head_dim == 64 ? 128 : 64;
+  if (c.head_dim <= 128) return c;
+  c.block_n = 64;
+  c.stages_do = c.head_dim <= 192 ? 2 : 1;
+  c.dq_buffers = 3;
+  return c;
+}
+// The tiles of problems that have too few keys for every SM: 64 keys, so that there are twice as
+// many CTAs. Two warpgroups can divide 128 columns, but not 80 or 96.
+OCTAVO_HD constexpr Config small_tiles_for(int head_dim, Element element) {
+  Config c = tiles_for(head_dim, element);
+  if (c.head_dim > 64 && c.head_dim < 128) c.head_dim = 128;
+  c.block_m = c.block_n = 64;
+  c.dq_buffers = 3;
+  return c;
 }
 
 // Two warpgroups share the 64 keys of a tile and divide the products: one computes P and dV, the
-// other dS and dK. With 256 columns, dK and dV of 64 keys do not fit the registers of one.
-OCTAVO_HD constexpr bool divides_products(const Config& c) { return c.head_dim > 128; }
+// other dS and dK. With more than 128 columns, dK and dV of 64 keys do not fit the registers of
+// one.
+OCTAVO_HD constexpr bool divides_products(const Config& c) {
+  return c.block_n == kRows && c.head_dim > kRows;
+}
 
 OCTAVO_HD constexpr int warpgroups(const Config& c) {
   return divides_products(c) ? 2 : c.block_n / kRows;
 }
 OCTAVO_HD constexpr int consumer_threads(const Config& c) { return warpgroups(c) * kWarpgroup; }
 OCTAVO_HD constexpr int threads(const Config& c) { return consumer_threads(c) + kWarpgroup; }
-OCTAVO_HD constexpr int consumer_registers(const Config& c) {
-  return warpgroups(c) <= 2 ? 240 : 160;
+// setmaxnreg moves registers from the producer to the consumers. With one consumer warpgroup the
+// kernel is compiled for two CTAs on an SM, as a CTA alone would be launched with the 255 registers
+// a thread that setmaxnreg cannot divide.
+OCTAVO_HD constexpr int min_ctas(const Config& c) { return warpgroups(c) == 1 ? 2 : 1; }
+OCTAVO_HD constexpr int launch_registers(const Config& c) {
+  return 65536 / (threads(c) * min_ctas(c)) / 8 * 8;
 }
-OCTAVO_HD constexpr int producer_registers(const Config& c) { return warpgroups(c) <= 2 ? 24 : 32; }
+inline constexpr int kProducerRegisters = 24;
+OCTAVO_HD constexpr int consumer_registers(const Config& c) {
+  return (launch_registers(c) * threads(c) - kProducerRegisters * kWarpgroup) / consumer_threads(c);
+}
 
 // The product for dK runs on under the next block's scores, and dS stays in registers meanwhile.
 OCTAVO_HD constexpr bool carries_dk(const Config& c) { return c.block_m <= 64; }
 
+// A row of a tile in shared memory: panels of 64 columns. TMA fills the columns of the last panel
+// that are beyond the head's with zeros, and only dQ^T reads them.
+OCTAVO_HD constexpr Panels head_panels(const Config& c) {
+  return panels(round_up(c.head_dim, 64), c.element);
+}
+OCTAVO_HD constexpr int panel_columns(const Config& c) { return round_up(c.head_dim, 64); }
+
 // A warpgroup computes 64 columns of the head as rows of dQ^T = K^T dS^T; else 64 queries of
 // dQ = dS K.
 OCTAVO_HD constexpr bool transposes_dq(const Config& c) {
-  return c.head_dim == warpgroups(c) * kRows;
+  return !divides_products(c) && c.block_m < warpgroups(c) * kRows;
 }
-// FP32 values of dQ that a thread computes of each block.
-OCTAVO_HD constexpr int dq_registers(const Config& c) {
-  return c.block_m * c.head_dim / consumer_threads(c);
-}
-
-OCTAVO_HD constexpr Panels head_panels(const Config& c) { return panels(c.head_dim, c.element); }
 // Parts of a block of dQ that are added to global memory one after another: all of it, or 64
 // columns.
 OCTAVO_HD constexpr int dq_slices(const Config& c) {
   return divides_products(c) ? c.head_dim / 64 : 1;
 }
 // With divides_products each half of the columns has slices and buffers of its own, as one
-// warpgroup computes it. The lower half has one buffer more if their number is odd.
+// warpgroup computes it. The lower half has one more of them if their number is odd.
 OCTAVO_HD constexpr int dq_halves(const Config& c) { return divides_products(c) ? 2 : 1; }
+OCTAVO_HD constexpr int share_of_half(const Config& c, int count, int half) {
+  return (count + dq_halves(c) - 1 - half) / dq_halves(c);
+}
+OCTAVO_HD constexpr int dq_slices_of(const Config& c, int half) {
+  return share_of_half(c, dq_slices(c), half);
+}
 OCTAVO_HD constexpr int dq_buffers_of(const Config& c, int half) {
-  return (c.dq_buffers + dq_halves(c) - 1 - half) / dq_halves(c);
+  return share_of_half(c, c.dq_buffers, half);
+}
+// The warps that hold the columns, or queries, of a slice: with transposes_dq each has 16 columns
+// of the head, and the last warps may have none.
+OCTAVO_HD constexpr int dq_warps(const Config& c) {
+  return divides_products(c) ? 4 : transposes_dq(c) ? c.head_dim / 16 : c.block_m / 16;
+}
+// The threads of the last warpgroup that are in these warps.
+OCTAVO_HD constexpr int last_dq_threads(const Config& c) {
+  return dq_warps(c) % 4 == 0 ? kWarpgroup : dq_warps(c) % 4 * 32;
+}
+// FP32 values of a slice of dQ that a thread of these warps has.
+OCTAVO_HD constexpr int dq_registers(const Config& c) {
+  return c.block_m * c.head_dim / dq_slices(c) / (32 * dq_warps(c));
 }
 // dS, a row for each query: panels of 64 keys.
 OCTAVO_HD constexpr Panels ds_panels(const Config& c) { return panels(c.block_n, c.element); }
@@ -113,8 +157,8 @@ struct SmemPlan {
 };
 OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan s{};
-  s.kv_tile = c.block_n * c.head_dim * 2;
-  s.q_stage = c.block_m * c.head_dim * 2;
+  s.kv_tile = c.block_n * panel_columns(c) * 2;
+  s.q_stage = c.block_m * panel_columns(c) * 2;
   s.ds_tile = c.block_m * c.block_n * 2;
   s.dq_tile = c.block_m * c.head_dim * 4 / dq_slices(c);
   s.row_stats_bytes = c.block_m * 4;

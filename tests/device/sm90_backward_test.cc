@@ -42,8 +42,8 @@ void expect_compiles(const Sm90BackwardConfig& config) {
   EXPECT_LE(bwd::smem_bytes(config), max_smem_bytes(90));
   const CubinKernel backward = compiled(kernel_source(config));
   EXPECT_FALSE(backward.spills()) << backward.stack_bytes << " bytes of stack";
-  // A CTA starts with equal registers for all threads, and 64K of them.
-  EXPECT_LE(backward.registers * bwd::threads(config), 65536);
+  // setmaxnreg divides the registers that a CTA starts with.
+  EXPECT_EQ(backward.registers, bwd::launch_registers(config));
   EXPECT_EQ(backward.instructions.wgmma_f16, products(config));
   EXPECT_EQ(backward.instructions.mma(), products(config));
   const CubinKernel finish_dq = compiled(finish_dq_source(config));
@@ -52,22 +52,29 @@ void expect_compiles(const Sm90BackwardConfig& config) {
 
 TEST(Sm90Backward, CompilesWithoutSpillsOrSerialisedProducts) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
-  for (const int head_dim : {64, 128, 256}) {
+  for (const int head_dim : {64, 128, 256})
     expect_compiles(bwd::tiles_for(head_dim, head_dim == 128 ? Element::bf16 : Element::f16));
-    if (test_long())
-      expect_compiles(bwd::tiles_for(head_dim, head_dim == 128 ? Element::f16 : Element::bf16));
-  }
+  if (!test_long()) return;
+  for (const int head_dim : {64, 80, 96, 128, 192, 256})
+    for (const Element element : {Element::f16, Element::bf16}) {
+      expect_compiles(bwd::tiles_for(head_dim, element));
+      expect_compiles(bwd::small_tiles_for(head_dim, element));
+    }
 }
 
 // Every set of modifiers that a plan chooses.
 TEST(Sm90Backward, ModifiedKernelsCompileWithoutSpillsOrSerialisedProducts) {
   if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
-  for (const int head_dim : {64, 128, 256})
-    for (int set = 1; set < 8; ++set)
-      expect_compiles(with_modifiers(
-          bwd::tiles_for(head_dim, set % 2 != 0 ? Element::f16 : Element::bf16),
-          {.softcap = (set & 1) != 0, .alibi = (set & 2) != 0, .padded = (set & 4) != 0}));
+  for (const int head_dim : {64, 80, 96, 128, 192, 256})
+    for (int set = 1; set < 8; ++set) {
+      const Element element = set % 2 != 0 ? Element::f16 : Element::bf16;
+      const ModifierConfig modifiers{
+          .softcap = (set & 1) != 0, .alibi = (set & 2) != 0, .padded = (set & 4) != 0};
+      expect_compiles(with_modifiers(bwd::tiles_for(head_dim, element), modifiers));
+      if (head_dim == 64 || head_dim == 128)
+        expect_compiles(with_modifiers(bwd::small_tiles_for(head_dim, element), modifiers));
+    }
 }
 
 }  // namespace

@@ -26,13 +26,21 @@ GpuInfo h200_with(int sms = 132) {
   return chip;
 }
 
+// The tiles for a problem with keys for every SM, or the small ones for one with few keys.
+enum class Tiles { of_many_keys, of_few_keys };
+
+ChosenSm90Backward chosen_for(const Problem& problem, Tiles tiles) {
+  constexpr int kOneSm = 1, kManySms = 1 << 20;
+  return choose_sm90_backward(problem, tiles == Tiles::of_few_keys ? kManySms : kOneSm);
+}
+
 // Runs the three launches.
-Status launch_on_h200(BackwardCase& c, const GpuInfo& chip, const emulator::Settings& settings,
-                      const EmulatorThen& then) {
+Status launch_on_h200(BackwardCase& c, const GpuInfo& chip, Tiles tiles,
+                      const emulator::Settings& settings, const EmulatorThen& then) {
   const Problem problem = c.problem();
   EXPECT_TRUE(sm90_backward_serves(problem, chip));
   EXPECT_TRUE(sm90_backward_reaches(c.arguments()));
-  const ChosenSm90Backward chosen = choose_sm90_backward(problem);
+  const ChosenSm90Backward chosen = chosen_for(problem, tiles);
   // NaN until the kernels write it.
   const std::size_t bytes = sm90_backward_workspace(problem, c.shape.seqlen_q, chosen.config).total;
   constexpr std::size_t kAlignment = 256;
@@ -47,18 +55,20 @@ Status launch_on_h200(BackwardCase& c, const GpuInfo& chip, const emulator::Sett
 
 // The same; every launch must be free of hazards.
 void run_on_h200(BackwardCase& c, const GpuInfo& chip = h200_with(),
-                 std::optional<std::uint64_t> seed = {}) {
+                 Tiles tiles = Tiles::of_many_keys, std::optional<std::uint64_t> seed = {}) {
   emulator::Settings settings;
   settings.seed = seed;
-  const Status status = launch_on_h200(c, chip, settings, [](const emulator::Machine& machine) {
-    EXPECT_TRUE(machine.report().clean()) << machine.report().text();
-  });
+  const Status status =
+      launch_on_h200(c, chip, tiles, settings, [](const emulator::Machine& machine) {
+        EXPECT_TRUE(machine.report().clean()) << machine.report().text();
+      });
   ASSERT_TRUE(status.ok()) << status.message();
 }
 
-void check_on_h200(const BackwardShape& shape, const GpuInfo& chip = h200_with()) {
+void check_on_h200(const BackwardShape& shape, const GpuInfo& chip = h200_with(),
+                   Tiles tiles = Tiles::of_many_keys) {
   BackwardCase c(shape);
-  run_on_h200(c, chip);
+  run_on_h200(c, chip, tiles);
   if (!testing::Test::HasFatalFailure()) expect_gradients(c);
 }
 
@@ -70,6 +80,39 @@ TEST(EmulatorSm90Backward, FullAttention) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", SMs " << sms);
       check_on_h200({.seqlen_q = 150, .seqlen_kv = 270, .head_dim = head_dim}, h200_with(sms));
     }
+}
+
+// Widths with fewer columns than their panels, or with more slices of dQ in one half, and the tiles
+// of 64 keys for problems with few of them: on a chip where the order of dQ is a circle, and one
+// where it is not, under a mask and in a varlen batch with shared KV heads.
+void check_edges(std::int64_t head_dim, Tiles tiles) {
+  SCOPED_TRACE(head_dim);
+  check_on_h200({.seqlen_q = 150, .seqlen_kv = 150, .head_dim = head_dim}, h200_with(), tiles);
+  check_on_h200({.heads_q = 2,
+                 .heads_kv = 2,
+                 .seqlen_q = 100,
+                 .seqlen_kv = 140,
+                 .head_dim = head_dim,
+                 .options = {.causal = Causal::bottom_right}},
+                h200_with(4), tiles);
+  check_on_h200({.heads_q = 2,
+                 .heads_kv = 1,
+                 .seqlen_q = 90,
+                 .seqlen_kv = 150,
+                 .head_dim = head_dim,
+                 .cu_q = {0, 20, 20, 90},
+                 .cu_kv = {0, 15, 30, 145},
+                 .max_q = 70,
+                 .max_kv = 115},
+                h200_with(), tiles);
+}
+
+TEST(EmulatorSm90Backward, WidthsBetweenPowersOfTwo) {
+  for (const std::int64_t head_dim : {80, 96, 192}) check_edges(head_dim, Tiles::of_many_keys);
+}
+
+TEST(EmulatorSm90Backward, FewKeys) {
+  for (const std::int64_t head_dim : {64, 128}) check_edges(head_dim, Tiles::of_few_keys);
 }
 
 TEST(EmulatorSm90Backward, Bf16) {
@@ -213,7 +256,7 @@ TEST(EmulatorSm90Backward, SameBitsUnderEverySchedule) {
       run_on_h200(first, chip);
       for (int seed = 0; seed < seeds; ++seed) {
         BackwardCase c(shape);
-        run_on_h200(c, chip, static_cast<std::uint64_t>(seed));
+        run_on_h200(c, chip, Tiles::of_many_keys, static_cast<std::uint64_t>(seed));
         EXPECT_TRUE(c.dq.data() == first.dq.data()) << seed;
         EXPECT_TRUE(c.dk.data() == first.dk.data()) << seed;
         EXPECT_TRUE(c.dv.data() == first.dv.data()) << seed;
@@ -250,10 +293,10 @@ std::vector<BackwardShape> h200_mutant_shapes(std::int64_t head_dim) {
   };
 }
 
-void expect_every_h200_call_needed(std::int64_t head_dim) {
-  const BackwardLaunch launch = [](BackwardCase& c, const emulator::Settings& settings,
-                                   const EmulatorThen& then) {
-    return launch_on_h200(c, h200_with(), settings, then);
+void expect_every_h200_call_needed(std::int64_t head_dim, Tiles tiles = Tiles::of_many_keys) {
+  const BackwardLaunch launch = [tiles](BackwardCase& c, const emulator::Settings& settings,
+                                        const EmulatorThen& then) {
+    return launch_on_h200(c, h200_with(), tiles, settings, then);
   };
   expect_every_call_needed(launch, h200_mutant_shapes(head_dim));
 }
@@ -268,6 +311,21 @@ TEST(EmulatorSm90Backward, EveryMutantOfWideHeadsIsDetected) {
 TEST(EmulatorSm90Backward, EveryMutantOfDividedProductsIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_h200_call_needed(256);
+}
+// The last warps have no columns of dQ.
+TEST(EmulatorSm90Backward, EveryMutantOf96ColumnsIsDetected) {
+  if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
+  expect_every_h200_call_needed(96);
+}
+// The halves of dQ have different slices.
+TEST(EmulatorSm90Backward, EveryMutantOf192ColumnsIsDetected) {
+  if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
+  expect_every_h200_call_needed(192);
+}
+TEST(EmulatorSm90Backward, EveryMutantOfFewKeysIsDetected) {
+  if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
+  for (const std::int64_t head_dim : {64, 128})
+    expect_every_h200_call_needed(head_dim, Tiles::of_few_keys);
 }
 
 }  // namespace

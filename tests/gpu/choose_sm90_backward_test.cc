@@ -26,6 +26,15 @@ GpuInfo chip_with_tma(int arch) {
   return gpu;
 }
 
+// Of an H200. backward_problem() fills at most 24 of its SMs.
+constexpr int kSms = 132;
+// A problem with keys for every SM.
+Problem full_problem(std::int64_t head_dim) {
+  Problem p = backward_problem(head_dim);
+  p.seqlen_kv = 30000;
+  return p;
+}
+
 TEST(ChooseSm90Backward, ServesHopperWithoutBiasAndMask) {
   for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
     const Problem problem = backward_problem(head_dim);
@@ -42,22 +51,60 @@ TEST(ChooseSm90Backward, ServesHopperWithoutBiasAndMask) {
 
 TEST(ChooseSm90Backward, TilesHoldTheHeadAndFitSharedMemory) {
   for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
-    Problem problem = backward_problem(head_dim);
-    problem.options.softcap = 2.0f;
-    problem.alibi = true;
-    const Sm90BackwardConfig c = choose_sm90_backward(problem).config;
-    EXPECT_EQ(c.head_dim, head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256);
-    EXPECT_EQ(c.element, Element::bf16);
-    EXPECT_EQ(c.modifiers, (ModifierConfig{.softcap = true, .alibi = true}));
-    EXPECT_LE(sm90::backward::smem_bytes(c), max_smem_bytes(90)) << head_dim;
+    for (Problem problem : {full_problem(head_dim), backward_problem(head_dim)}) {
+      problem.options.softcap = 2.0f;
+      problem.alibi = true;
+      const Sm90BackwardConfig c = choose_sm90_backward(problem, kSms).config;
+      EXPECT_GE(c.head_dim, head_dim);
+      EXPECT_EQ(c.element, Element::bf16);
+      EXPECT_EQ(c.modifiers, (ModifierConfig{.softcap = true, .alibi = true}));
+      EXPECT_LE(sm90::backward::smem_bytes(c), max_smem_bytes(90)) << head_dim;
+    }
   }
+}
+
+TEST(ChooseSm90Backward, ColumnsAreThoseOfTheNextWidth) {
+  const auto columns = [](std::int64_t head_dim) {
+    return choose_sm90_backward(full_problem(head_dim), kSms).config.head_dim;
+  };
+  for (const auto& [head_dim, expected] : {std::pair{8, 64},
+                                           {64, 64},
+                                           {72, 80},
+                                           {80, 80},
+                                           {88, 96},
+                                           {96, 96},
+                                           {104, 128},
+                                           {128, 128},
+                                           {136, 192},
+                                           {192, 192},
+                                           {200, 256},
+                                           {256, 256}})
+    EXPECT_EQ(columns(head_dim), expected) << head_dim;
+}
+
+// Tiles of 128 keys for 66 CTAs or fewer would leave half of the SMs without one.
+TEST(ChooseSm90Backward, FewKeysTakeSmallerTiles) {
+  const auto keys_of_a_tile = [](std::int64_t head_dim, std::int64_t seqlen_kv, bool invariant) {
+    Problem problem = backward_problem(head_dim);
+    problem.batch = 1;
+    problem.heads_q = problem.heads_kv = 1;
+    problem.seqlen_kv = seqlen_kv;
+    problem.options.batch_invariant = invariant;
+    return choose_sm90_backward(problem, kSms).config.block_n;
+  };
+  for (const std::int64_t head_dim : {64, 96, 128}) {
+    EXPECT_EQ(keys_of_a_tile(head_dim, 66 * 128, false), 64) << head_dim;
+    EXPECT_EQ(keys_of_a_tile(head_dim, 66 * 128 + 1, false), 128) << head_dim;
+    EXPECT_EQ(keys_of_a_tile(head_dim, 128, true), 128) << head_dim;
+  }
+  EXPECT_EQ(keys_of_a_tile(256, 128, false), 64);
 }
 
 // Heads of up to 128 columns have 128 keys in a CTA, and wider ones the 64 that two warpgroups
 // share.
 TEST(ChooseSm90Backward, ReasonNamesKeysAndQueries) {
   const auto reason = [](std::int64_t head_dim) {
-    return choose_sm90_backward(backward_problem(head_dim)).reason;
+    return choose_sm90_backward(full_problem(head_dim), kSms).reason;
   };
   EXPECT_NE(reason(64).find("128 keys by 128 queries"), std::string::npos) << reason(64);
   EXPECT_NE(reason(96).find("128 keys by 64 queries"), std::string::npos) << reason(96);
@@ -66,13 +113,13 @@ TEST(ChooseSm90Backward, ReasonNamesKeysAndQueries) {
 
 // The workspace has a counter for each slice of dQ: 64 columns of wide heads.
 TEST(ChooseSm90Backward, WorkspaceHasOneDqAndACounterForEachSlice) {
-  for (const std::int64_t head_dim : {64, 128, 256}) {
-    const Problem problem = backward_problem(head_dim);
-    const Sm90BackwardConfig c = choose_sm90_backward(problem).config;
+  for (const std::int64_t head_dim : {64, 96, 128, 192, 256}) {
+    const Problem problem = full_problem(head_dim);
+    const Sm90BackwardConfig c = choose_sm90_backward(problem, kSms).config;
     const Sm90BackwardWorkspace w = sm90_backward_workspace(problem, problem.seqlen_q, c);
     EXPECT_EQ(w.tiles, (head_dim == 64 ? 1 : 2) * problem.batch);
     const auto tiles = static_cast<std::size_t>(w.tiles * problem.heads_q);
-    EXPECT_EQ(w.turn_bytes, tiles * (head_dim == 256 ? 4 : 1) * sizeof(u32));
+    EXPECT_EQ(w.turn_bytes, tiles * (head_dim > 128 ? head_dim / 64 : 1) * sizeof(u32));
     EXPECT_GE(w.dq_sum, w.turns + w.turn_bytes);
     EXPECT_EQ(w.total - w.dq_sum,
               tiles * static_cast<std::size_t>(c.block_m * c.head_dim) * sizeof(float));

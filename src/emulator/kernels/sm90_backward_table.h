@@ -15,11 +15,20 @@ constexpr Sm90BackwardConfig with_all_modifiers(int head_dim, Element element) {
   return c;
 }
 
-inline constexpr std::array<Sm90BackwardConfig, 9> kSm90BackwardConfigs = {
-    sm90::backward::tiles_for(64, Element::bf16),  sm90::backward::tiles_for(128, Element::bf16),
-    sm90::backward::tiles_for(256, Element::bf16), sm90::backward::tiles_for(64, Element::f16),
-    sm90::backward::tiles_for(128, Element::f16),  sm90::backward::tiles_for(256, Element::f16),
-    with_all_modifiers(64, Element::f16),          with_all_modifiers(128, Element::bf16),
+inline constexpr std::array<Sm90BackwardConfig, 14> kSm90BackwardConfigs = {
+    sm90::backward::tiles_for(64, Element::bf16),
+    sm90::backward::tiles_for(128, Element::bf16),
+    sm90::backward::tiles_for(256, Element::bf16),
+    sm90::backward::tiles_for(64, Element::f16),
+    sm90::backward::tiles_for(80, Element::f16),
+    sm90::backward::tiles_for(96, Element::f16),
+    sm90::backward::tiles_for(128, Element::f16),
+    sm90::backward::tiles_for(192, Element::f16),
+    sm90::backward::tiles_for(256, Element::f16),
+    sm90::backward::small_tiles_for(64, Element::f16),
+    sm90::backward::small_tiles_for(128, Element::f16),
+    with_all_modifiers(64, Element::f16),
+    with_all_modifiers(128, Element::bf16),
     with_all_modifiers(256, Element::f16),
 };
 

@@ -26,6 +26,13 @@ std::int64_t head_tiles(const Problem& p, std::int64_t tokens_q, int block_m) {
   return div_up<std::int64_t>(p.seqlen_q, block_m) * p.batch;
 }
 
+// Whether even tiles of half as many keys would not be more than the SMs. The answer depends on
+// batch and heads, so it is no with batch_invariant.
+bool has_few_keys(const Problem& p, int block_n, int sms) {
+  const std::int64_t tiles = div_up<std::int64_t>(p.seqlen_kv, block_n) * p.heads_kv * p.batch;
+  return !p.options.batch_invariant && 2 * tiles <= sms;
+}
+
 Status set_tensor_maps(const Driver& driver, const BackwardArguments& a,
                        const Sm90BackwardConfig& c, Sm90BackwardParams& p) {
   const int columns = bwd::head_panels(c).columns;
@@ -48,12 +55,14 @@ bool sm90_backward_reaches(const BackwardArguments& a) {
          tma_can_address(a.dout) && row_alignment(a) >= 16;
 }
 
-ChosenSm90Backward choose_sm90_backward(const Problem& problem) {
+ChosenSm90Backward choose_sm90_backward(const Problem& problem, int sms) {
   ChosenSm90Backward chosen;
   const Element element = element_of(problem.q);
   chosen.row_stats = {.arch = 90, .element = element, .padded = problem.padded};
-  chosen.config = with_modifiers(bwd::tiles_for(static_cast<int>(problem.head_dim), element),
-                                 backward_modifiers_of(problem));
+  const int head_dim = static_cast<int>(problem.head_dim);
+  Sm90BackwardConfig tiles = bwd::tiles_for(head_dim, element);
+  if (has_few_keys(problem, tiles.block_n, sms)) tiles = bwd::small_tiles_for(head_dim, element);
+  chosen.config = with_modifiers(tiles, backward_modifiers_of(problem));
   chosen.reason = fmt::format("Hopper kernel, {} keys by {} queries, dQ added in a fixed order",
                               chosen.config.block_n, chosen.config.block_m);
   return chosen;

@@ -31,7 +31,8 @@ struct ChosenSm90Backward {
   Sm90BackwardConfig config;
   std::string reason;
 };
-ChosenSm90Backward choose_sm90_backward(const Problem& problem);
+// `sms`: of the GPU. With few keys the tiles are smaller, so that more SMs have one.
+ChosenSm90Backward choose_sm90_backward(const Problem& problem, int sms);
 
 // The parts of the workspace, as bytes from its start.
 struct Sm90BackwardWorkspace {

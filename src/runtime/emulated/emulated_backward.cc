@@ -208,6 +208,7 @@ Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInf
   EmulatedFunction stats_function = row_stats_function(*row_stats, chip, memory.row_stats(parts));
   EmulatedFunction backward =
       function_of("sm90_backward ", kernels->backward, memory.sm90_backward(parts));
+  backward.registers = sm90::backward::launch_registers(chosen.config);
   EmulatedFunction finish_dq =
       function_of("sm90_finish_dq ", kernels->finish_dq, memory.finish_dq(parts));
   EmulatedFunction dsinks = sink_function(*row_stats, chip, memory);

@@ -34,7 +34,7 @@ class GpuBackwardPlan final : public BackwardPlan::Impl {
       return sm80(kFullAlignment).status();
     }
     const Result<LoadedSm90Backward> made =
-        load_sm90_backward(gpu_, problem, choose_sm90_backward(problem));
+        load_sm90_backward(gpu_, problem, choose_sm90_backward(problem, gpu_.info.sms));
     if (!made.ok()) return made.status();
     sm90_ = *made;
     return {};

@@ -4,7 +4,7 @@
 //
 //   dV = P^T dO     dP = dO V^T     dS = P (dP - delta)     dK = scale dS^T Q     dQ = scale dS K
 //
-// A CTA has block_n keys of one KV head, 64 for each consumer warpgroup or 64 for both
+// A CTA has block_n keys of one KV head, 64 for each consumer warpgroup or 64 for two
 // (divides_products), and visits the blocks of queries that see them (work.cuh). dK and dV stay in
 // registers. dQ is a sum over CTAs, in FP32, in a fixed order: results have the same bits in every
 // run.
@@ -12,7 +12,7 @@
 //   role        warps               registers            does
 //   consumer    4 x warpgroups      consumer_registers   the five products (consumer.cuh,
 //                                                        divided_consumer.cuh)
-//   producer    1 of a warpgroup    producer_registers   TMA loads, as stages become empty
+//   producer    1 of a warpgroup    kProducerRegisters   TMA loads, as stages become empty
 //   dQ writer   1 for each buffer                        adds blocks of dQ to global memory
 //
 //   shared memory     what                                          bytes
@@ -133,7 +133,7 @@ struct BackwardKernel {
     if (C.modifiers.padded) clear_keys(p, work);
     if (!work.has_keys()) return;
     if (group == warpgroups(C)) {
-      ptx::decrease_registers<producer_registers(C)>();
+      ptx::decrease_registers<kProducerRegisters>();
       const u32 warp = ptx::warp_index() % 4;
       if (warp == 0) Producer<Config>{p, work, ptx::elect_one()}.run();
       if (warp >= 1 && warp <= C.dq_buffers) DqWriter<Config>{p, work, warp - 1}.run();
@@ -145,7 +145,7 @@ struct BackwardKernel {
 };
 
 template <class Config>
-OCTAVO_KERNEL(threads(Config::value), 1)
+OCTAVO_KERNEL(threads(Config::value), min_ctas(Config::value))
 sm90_backward(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   BackwardKernel<Config>::run(p);
 }

@@ -124,7 +124,7 @@ struct Consumer : ConsumerSteps<Config> {
     const u32 of_block = block - 1, buffer = of_block % C.dq_buffers;
     arrive(G::ds_empty(of_block % kDsBuffers));
     ptx::mbarrier_wait(G::dq_empty(buffer), ~(of_block / C.dq_buffers) & 1);
-    Steps::template store_dq<0, G::kDq>(dq, G::dq_tile(buffer));
+    Steps::store_dq(dq, 0, G::dq_tile(buffer));
     ptx::fence_proxy_async();
     ptx::warp_sync();
     arrive(G::dq_full(buffer));
@@ -167,12 +167,12 @@ struct Consumer : ConsumerSteps<Config> {
   }
   // Warpgroup 1 begins P of its first block after warpgroup 0 has finished its own.
   OCTAVO_DEVICE void wait_for_turn() const {
-    if (block > 0 || thread.group == 0) return;
+    if (block > 0 || thread.group == 0 || warpgroups(C) == 1) return;
     ptx::spare("only the speed depends on it");
     ptx::named_barrier_sync(2, consumer_threads(C));
   }
   OCTAVO_DEVICE void end_turn() const {
-    if (block > 0 || thread.group == 1) return;
+    if (block > 0 || thread.group == 1 || warpgroups(C) == 1) return;
     ptx::named_barrier_arrive(2, consumer_threads(C));
   }
   OCTAVO_DEVICE void visit_blocks(i32 blocks) {

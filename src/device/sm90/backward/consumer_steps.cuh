@@ -299,18 +299,20 @@ struct ConsumerSteps {
     for (u32 step = 0; step < G::kQuerySteps; ++step)
       ptx::ldmatrix_x4_trans(ds.a[step], ds_row(t, of_block, step));
   }
-  // Stores kCount of the thread's registers of dQ, beginning with kFirst, in register order. The
-  // tile in global memory has the same order.
-  template <int kFirst, int kCount>
-  OCTAVO_DEVICE void store_dq(const float (&dq)[G::kDq], u32 tile) const {
+  // Stores a slice of dQ in register order: warpgroup by warpgroup, and four registers of all its
+  // threads together. The tile in global memory has the same order.
+  template <int kSize>
+  OCTAVO_DEVICE void store_dq(const float (&dq)[kSize], u32 slice, u32 tile) const {
     const ThreadCoord t = here();
-    const u32 to = tile + (t.group * (kCount / 4) * kWarpgroup + t.warp * 32 + t.lane) * 16;
+    const u32 threads = t.group == 0 ? kWarpgroup : last_dq_threads(C);
+    if (t.warp * 32 >= threads) return;
+    const u32 to = tile + (t.group * (G::kDq / 4) * kWarpgroup + t.warp * 32 + t.lane) * 16;
     OCTAVO_UNROLL
-    for (int i = 0; i < kCount / 4; ++i) {
+    for (u32 i = 0; i < G::kDq / 4; ++i) {
       u32 x[4];
       OCTAVO_UNROLL
-      for (int e = 0; e < 4; ++e) x[e] = __builtin_bit_cast(u32, dq[kFirst + i * 4 + e]);
-      ptx::store_shared_b128(to + static_cast<u32>(i) * kWarpgroup * 16, x);
+      for (u32 e = 0; e < 4; ++e) x[e] = __builtin_bit_cast(u32, dq[slice * G::kDq + i * 4 + e]);
+      ptx::store_shared_b128(to + i * threads * 16, x);
     }
   }
   static OCTAVO_DEVICE void pin(Operand& x) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two consumer warpgroups that share a tile of 64 keys and divide its products (divides_products).
-// With 256 columns the registers of a warpgroup hold dK or dV of 64 keys, but not both. Each
-// product has 64 rows, so no operand is read twice.
+// With 256 columns the registers of a warpgroup hold dK or dV of 64 keys, but not both. With 128
+// columns, for problems with few keys, a single warpgroup would leave the tensor cores idle while
+// it computes P and dS. Each product has 64 rows, so no operand is read twice.
 //
 //   warpgroup   scores, transposed          sum              columns of dQ = dS K
 //   0, dV       S = K Q^T, P = exp2(S)      dV += P^T dO     the upper half
@@ -44,10 +45,11 @@ struct DividedConsumer : ConsumerSteps<Config> {
   using Steps::store_ds;
   using Steps::store_gradient;
 
-  // The two halves of dQ's columns. Each half has two slices.
+  // The two halves of dQ's columns, and a thread's registers of one. With 192 columns the lower
+  // half has two of three slices.
   static constexpr int kLower = 0, kUpper = 1;
-  static constexpr int kOfHalf = dq_slices(C) / 2, kDqOfSlice = G::kDq / kOfHalf;
-  static_assert(kOfHalf == 2, "share_dq shares two slices");
+  template <int kHalf>
+  static constexpr int kDqOf = dq_slices_of(C, kHalf) * G::kDq;
   // Pairs of a block's row statistics that are loaded before the wait for a product.
   static constexpr int kEarlyPairs = 8;
 
@@ -69,13 +71,13 @@ struct DividedConsumer : ConsumerSteps<Config> {
   }
   // Starts dQ = dS K of a block, for one half of the columns.
   template <int kHalf>
-  OCTAVO_DEVICE void start_dq(float (&dq)[G::kDq], u32 of_block) const {
+  OCTAVO_DEVICE void start_dq(float (&dq)[kDqOf<kHalf>], u32 of_block) const {
     ptx::mbarrier_wait(G::ds_full(ds_buffer(of_block)), ds_phase(of_block));
     ptx::pin(dq);
     ptx::wgmma_fence();
-    constexpr u32 kPanelBytes = C.block_n * kRowBytes;
+    constexpr u32 kFirstPanel = kHalf == kLower ? 0 : dq_slices_of(C, kLower);
     const u32 scores = G::ds_tile(ds_buffer(of_block)),
-              keys = G::k_tile() + kHalf * kOfHalf * kPanelBytes;
+              keys = G::k_tile() + kFirstPanel * C.block_n * kRowBytes;
     OCTAVO_UNROLL
     for (u32 step = 0; step < C.block_n / 16; ++step)
       Steps::template mma<false, true>(
@@ -85,20 +87,21 @@ struct DividedConsumer : ConsumerSteps<Config> {
   }
   // Passes a half of dQ, whose product is complete, to the writers.
   template <int kHalf>
-  OCTAVO_DEVICE void share_dq(float (&dq)[G::kDq], u32 of_block) const {
+  OCTAVO_DEVICE void share_dq(float (&dq)[kDqOf<kHalf>], u32 of_block) const {
     ptx::pin(dq);
     arrive(G::ds_empty(ds_buffer(of_block)));
-    share_slice<kHalf, 0>(dq, of_block);
-    share_slice<kHalf, 1>(dq, of_block);
+    OCTAVO_UNROLL
+    for (u32 slice = 0; slice < dq_slices_of(C, kHalf); ++slice)
+      share_slice<kHalf>(dq, slice, of_block);
   }
   // The buffers of a half take its slices in turn.
-  template <int kHalf, int kSlice>
-  OCTAVO_DEVICE void share_slice(const float (&dq)[G::kDq], u32 of_block) const {
+  template <int kHalf>
+  OCTAVO_DEVICE void share_slice(const float (&dq)[kDqOf<kHalf>], u32 slice, u32 of_block) const {
     constexpr u32 kFirst = kHalf == kLower ? 0 : dq_buffers_of(C, kLower);
     constexpr u32 kBuffers = dq_buffers_of(C, kHalf);
-    const u32 count = of_block * kOfHalf + kSlice, buffer = kFirst + count % kBuffers;
+    const u32 count = of_block * dq_slices_of(C, kHalf) + slice, buffer = kFirst + count % kBuffers;
     ptx::mbarrier_wait(G::dq_empty(buffer), ~(count / kBuffers) & 1);
-    Steps::template store_dq<kSlice * kDqOfSlice, kDqOfSlice>(dq, G::dq_tile(buffer));
+    Steps::store_dq(dq, slice, G::dq_tile(buffer));
     ptx::fence_proxy_async();
     ptx::warp_sync();
     arrive(G::dq_full(buffer));
@@ -143,7 +146,7 @@ struct DividedConsumer : ConsumerSteps<Config> {
   // Computes P, dV and half of dQ of one block of queries. dV of the previous block is still
   // running on entry.
   OCTAVO_DEVICE void visit_for_dv(Operand& probability) {
-    float s[G::kScores], dq[G::kDq];
+    float s[G::kScores], dq[kDqOf<kUpper>];
     start_scores(s);
     ptx::wgmma_wait<1>();
     finish_dv(probability);
@@ -172,7 +175,7 @@ struct DividedConsumer : ConsumerSteps<Config> {
     ptx::wgmma_wait<0>();
     finish_dv(probability);
     if (blocks > 0) {
-      float dq[G::kDq];
+      float dq[kDqOf<kUpper>];
       start_dq<kUpper>(dq, block - 1);
       ptx::wgmma_wait<0>();
       share_dq<kUpper>(dq, block - 1);
@@ -210,7 +213,7 @@ struct DividedConsumer : ConsumerSteps<Config> {
   // Computes dS, dK and half of dQ of one block of queries. dK of the previous block is still
   // running on entry.
   OCTAVO_DEVICE void visit_for_dk(Operand& ds) {
-    float s[G::kScores], dp[G::kScores], dq[G::kDq];
+    float s[G::kScores], dp[G::kScores], dq[kDqOf<kLower>];
     start_dp(dp);
     ptx::wgmma_wait<1>();
     finish_dk(ds);

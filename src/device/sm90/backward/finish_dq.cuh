@@ -18,20 +18,19 @@ struct FinishDq {
   static constexpr Sm90BackwardConfig C = Config::value;
   static constexpr i32 kQuads = C.block_m * C.head_dim / 4 / kFinishThreads;  // of a thread
 
-  // Where four consecutive sums belong, which Consumer::store_dq has written from one thread's
+  // Where four consecutive sums belong, which ConsumerSteps::store_dq has written from one thread's
   // accumulator (ptx/wgmma.cuh): two neighbouring columns of `row`, and the same columns eight rows
   // further. With transposes_dq the rows are columns of dQ. The sums are in parts, one for each
   // warpgroup or for each slice of columns.
   struct Quad {
     i32 row, column;
     OCTAVO_DEVICE explicit Quad(i32 index) {
-      constexpr i32 kSlices = dq_slices(C), kParts = kSlices > 1 ? kSlices : warpgroups(C);
-      constexpr i32 kOfPart = C.block_m * C.head_dim / 4 / kWarpgroup / kParts;
-      const i32 thread = index % kWarpgroup, quad = index / kWarpgroup;
-      const i32 part = quad / kOfPart;
-      row = (kSlices > 1 ? 0 : part * kRows) + thread / 32 * 16 + thread % 32 / 4;
-      column =
-          (kSlices > 1 ? part * (C.head_dim / kSlices) : 0) + quad % kOfPart * 8 + thread % 4 * 2;
+      constexpr bool kSlices = dq_slices(C) > 1;
+      constexpr i32 kOfPart = dq_registers(C) / 4 * kWarpgroup;  // fewer in a last part
+      const i32 part = index / kOfPart, threads = part == 0 ? kWarpgroup : last_dq_threads(C);
+      const i32 thread = index % kOfPart % threads, quad = index % kOfPart / threads;
+      row = (kSlices ? 0 : part * kRows) + thread / 32 * 16 + thread % 32 / 4;
+      column = (kSlices ? part * 64 : 0) + quad * 8 + thread % 4 * 2;
     }
   };
   static OCTAVO_DEVICE u32 address(i32 query, i32 column) {
@@ -70,10 +69,10 @@ struct FinishDq {
   static OCTAVO_DEVICE void store_rows(u8* to, i64 row_stride, i32 rows, i32 head_dim, bool zeros) {
     constexpr i32 kChunks = C.head_dim / 8;  // of a row, 16 bytes each
     OCTAVO_UNROLL
-    for (i32 i = 0; i < C.block_m * kChunks / kFinishThreads; ++i) {
+    for (i32 i = 0; i < div_up(C.block_m * kChunks, kFinishThreads); ++i) {
       const i32 chunk = i * kFinishThreads + static_cast<i32>(ptx::thread_index());
       const i32 row = chunk / kChunks, column = chunk % kChunks * 8;
-      if (row >= rows || column >= head_dim) continue;
+      if (row >= min_of(rows, C.block_m) || column >= head_dim) continue;
       u32 x[4] = {};
       if (!zeros) ptx::load_shared_b128(address(row, column), x);
       ptx::store_global_b128(to + 2 * (row * row_stride + column), x);

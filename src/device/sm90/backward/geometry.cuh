@@ -44,7 +44,9 @@ struct Geometry {
   static_assert(element_bytes(C.element) == 2, "all tensors are 16-bit");
   static_assert(C.block_m % 16 == 0 && C.block_n % kRows == 0,
                 "a block of queries is a whole number of wgmma steps, and a warpgroup has 64 keys");
-  static_assert(divides_products(C) || transposes_dq(C) || C.block_m == warpgroups(C) * kRows,
+  static_assert(C.head_dim % 16 == 0, "the columns are a whole number of wgmma steps");
+  static_assert(divides_products(C) ||
+                    (transposes_dq(C) ? C.head_dim : C.block_m) <= warpgroups(C) * kRows,
                 "a warpgroup computes 64 rows of dQ^T, or of dQ");
   static_assert(!divides_products(C) || (C.block_m == kRows && C.block_n == kRows),
                 "with divides_products a block is 64 queries by 64 keys");
@@ -63,7 +65,8 @@ struct Geometry {
   static constexpr int kDq = dq_registers(C);
   static constexpr int kEarlyPairs = 4;  // of row statistics loaded before a wait; 8 is slower
   static constexpr u32 kConsumerWarps = warpgroups(C) * 4;
-  static constexpr u32 kDqWarps = divides_products(C) ? 4 : kConsumerWarps;  // that fill a buffer
+  // The warps that arrive when they have stored their part of a dQ buffer, if they have any.
+  static constexpr u32 kDqWarps = divides_products(C) ? 4 : kConsumerWarps;
   static constexpr u32 kDsWarps = divides_products(C) ? 4 : kConsumerWarps;
 
   static OCTAVO_DEVICE u32 smem(u32 offset) { return ptx::shared_base() + offset; }

@@ -43,7 +43,7 @@ struct Producer {
                           i32 token, i32 head, const float* stats, u32 stats_to) {
     const bool cuts_sequence = (C.modifiers.padded || p.cu_seqlens_q != nullptr) && exist < rows;
     const u32 bar = cuts_sequence ? G::tail_full() : full;
-    const u32 bytes = static_cast<u32>(rows) * C.head_dim * 2;
+    const u32 bytes = static_cast<u32>(rows) * G::kHead.count * G::kHead.row_bytes;
     if (leader) {
       ptx::mbarrier_arrive_expect_tx(bar, bytes + (stats == nullptr ? 0 : rows * 4));
       load_rows(map, to, bar, rows, token, head, work.batch(p), G::kHead);
@@ -104,7 +104,6 @@ template <class Config>
 struct DqWriter {
   using G = Geometry<Config>;
   static constexpr Sm90BackwardConfig C = G::C;
-  static constexpr i32 kSlices = dq_slices(C), kOfHalf = kSlices / dq_halves(C);
   static constexpr u32 kLowerBuffers = dq_buffers_of(C, 0);
 
   const Sm90BackwardParams& p;
@@ -137,19 +136,24 @@ struct DqWriter {
   OCTAVO_DEVICE void run() const {
     if (!ptx::elect_one()) return;
     const i32 first = first_dq_tile<C.block_m>(p, work.span, work.sequence);
-    const i32 half = buffer < kLowerBuffers ? 0 : 1;
-    const u32 buffers = half == 0 ? kLowerBuffers : C.dq_buffers - kLowerBuffers;
-    u32 next = half == 0 ? buffer : buffer - kLowerBuffers;  // the next of the half's slices to add
+    const bool lower = buffer < kLowerBuffers;
+    const u32 buffers = lower ? kLowerBuffers : C.dq_buffers - kLowerBuffers;
+    const i32 first_slice = lower ? 0 : dq_slices_of(C, 0);
+    const i32 slices = lower ? dq_slices_of(C, 0) : dq_slices_of(C, dq_halves(C) - 1);
+    u32 next = lower ? buffer : buffer - kLowerBuffers;  // the next of the half's slices to add
     u32 count = 0, phase = 0;
     for (i32 head = 0; head < p.heads_per_kv; ++head) {
       const i64 tile = static_cast<i64>(work.head_kv * p.heads_per_kv + head) * p.dq_tiles + first;
-      for (i32 i = 0; i < work.m_count * kOfHalf; ++i, ++count) {
-        if (count != next) continue;
-        const i32 m = work.m_block(i / kOfHalf);
-        ptx::mbarrier_wait(G::dq_full(buffer), phase);
-        add((tile + m) * kSlices + half * kOfHalf + i % kOfHalf, work.turn(p, m));
-        next += buffers;
-        phase ^= 1;
+      for (i32 i = 0; i < work.m_count; ++i) {
+        OCTAVO_ROLLED
+        for (i32 slice = 0; slice < slices; ++slice, ++count) {
+          if (count != next) continue;
+          const i32 m = work.m_block(i);
+          ptx::mbarrier_wait(G::dq_full(buffer), phase);
+          add((tile + m) * dq_slices(C) + first_slice + slice, work.turn(p, m));
+          next += buffers;
+          phase ^= 1;
+        }
       }
     }
   }
