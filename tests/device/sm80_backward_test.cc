@@ -76,7 +76,8 @@ TEST_P(Sm80Backward, BlockMaskedKernelsCompileWithoutSpills) {
     for (const sm80::BackwardTiles& tiles : table) {
       const Sm80BackwardConfig config = sm80::with_tiles({.arch = arch, .modifiers = m}, tiles);
       // With all modifiers these spill a few bytes.
-      const bool spills = m.softcap && config.pass == BackwardPass::dkv && config.head_dim <= 96;
+      const bool spills = m.softcap && config.pass == BackwardPass::dkv &&
+                          (config.head_dim <= 96 || (arch == 90 && config.head_dim == 256));
       if (!spills && feasible(config, arch, max_smem_bytes(arch)).ok())
         expect_no_spills(kernel_source(config));
     }
