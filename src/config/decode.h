@@ -13,7 +13,7 @@ struct DecodeConfig {
   Element kv = Element::f16;       // of K and V in memory: `element`, e4m3, e5m2, int8 or int4
   Element out = Element::f16;      // f16, bf16 or f32
   int head_dim = 128;              // columns of the tiles: the problem's, rounded up
-  int block_m = 16;                // query rows of a work tile: 16 or 32
+  int block_m = 16;                // query rows of a work tile: 8, 16 or 32
   int block_n = 16;                // keys of one warp's step
   int warps = 4;                   // they divide the keys of a KV tile
   int stages = 3;                  // K/V buffers of a KV tile

@@ -58,12 +58,12 @@ struct DecodeKernel {
   struct Copies {
     Cursor at;
     typename Loads<G>::KvHead head;
-    typename Loads<G>::Pages pages;
+    typename Loads<G>::Rows rows;
     i32 left;
 
     OCTAVO_DEVICE Copies(const Params& p, const Cursor& first, i32 count, const Thread& thread)
-        : at(first), head(p, first), left(count) {
-      pages.load(p, at, thread);
+        : at(first), head(p, first, thread), left(count) {
+      rows.find(p, at, head, thread);
     }
   };
   // Starts the copies of the next KV tile. Past the last one it commits a group without copies, so
@@ -71,12 +71,12 @@ struct DecodeKernel {
   static OCTAVO_DEVICE void load_next(Copies& copies, const Params& p, const Tiles& tiles,
                                       const Thread& thread, int stage) {
     if (copies.left > 0) {
-      Loads<G>::load_kv(p, copies.at, copies.head, copies.pages, thread, stage);
+      Loads<G>::load_kv(p, copies.head, copies.rows, thread, stage);
       if (--copies.left > 0) {
         tiles.advance(copies.at);
-        if (copies.at.kv_tile == 0) copies.head = {p, copies.at};
+        if (copies.at.kv_tile == 0) copies.head = {p, copies.at, thread};
         // The page table is read a round ahead, so that no copy waits for it.
-        copies.pages.load(p, copies.at, thread);
+        copies.rows.find(p, copies.at, copies.head, thread);
       }
     }
     ptx::cp_async_commit();
@@ -91,7 +91,7 @@ struct DecodeKernel {
 
     OCTAVO_DEVICE void start(const Params& p, const Cursor& at, const Thread& thread) {
       tile = work_tile_of<C.block_m>(p, at);
-      QFragments loaded;
+      QFragments loaded{};
       Loads<G>::load_q(loaded, p, tile, thread);
       q.share(loaded, thread);
       state.clear();

@@ -32,7 +32,8 @@ struct Exchange {
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
-      for (int r = 0; r < 2; ++r) finish(p, work, span, partial, thread, stage, m, r);
+      for (int r = 0; r < (G::kTransposed ? 1 : 2); ++r)
+        finish(p, work, span, partial, thread, stage, m, r);
     }
     ptx::cta_sync();  // the stage may be filled again
   }
@@ -42,7 +43,7 @@ struct Exchange {
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
-      for (int n = 0; n < G::kTilesD; ++n) {
+      for (int n = 0; n < G::kOTiles; ++n) {
         OCTAVO_UNROLL
         for (int e = 0; e < 4; ++e)
           ptx::store_shared_f32(G::exchanged_o(stage, thread.warp, index(m, n, e), thread.lane),
@@ -50,8 +51,8 @@ struct Exchange {
       }
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
-        const float sum = quad_sum(state.sum[m][r]);
-        if (thread.lane % 4 != 0) continue;
+        const float sum = Thread::row_sum(state.sum[m][r]);
+        if (!thread.is_first_of_row()) continue;
         const i32 row = thread.row(m, r);
         ptx::store_shared_f32(G::exchanged_row(thread.warp, row, 0), state.ref_max[m][r]);
         ptx::store_shared_f32(G::exchanged_row(thread.warp, row, 1), sum);
@@ -59,12 +60,22 @@ struct Exchange {
     }
   }
   static OCTAVO_DEVICE u32 index(int m, int n, int e) {
-    return static_cast<u32>((m * G::kTilesD + n) * 4 + e);
+    return static_cast<u32>((m * G::kOTiles + n) * 4 + e);
+  }
+  // The address of column e of tile n in whole_row(m, r) of warp w's O. Columns and rows of a
+  // transposed tile are in other lanes.
+  static OCTAVO_DEVICE u32 address_of(const Thread& thread, int stage, u32 w, int m, int r, int n,
+                                      int e) {
+    if constexpr (!G::kTransposed)
+      return G::exchanged_o(stage, w, index(m, n, r * 2 + e), thread.lane);
+    const u32 row = thread.lane / 4, column = thread.lane % 4 * 2 + static_cast<u32>(e);
+    const u32 first = index(m, n / 2, n % 2);
+    return G::exchanged_o(stage, w, first + row % 2 * 2, column * 4 + row / 2);
   }
 
   static OCTAVO_DEVICE void finish(const Params& p, const WorkTile& work, const SequenceSpan& span,
                                    i32 partial, const Thread& thread, int stage, int m, int r) {
-    const i32 row = thread.row(m, r);
+    const i32 row = thread.whole_row(m, r);
     float ref_max = kLowest, sum = 0;
     OCTAVO_UNROLL
     for (u32 w = 0; w < C.warps; ++w)
@@ -79,9 +90,9 @@ struct Exchange {
       for (int n = 0; n < kMyTiles; ++n) {
         OCTAVO_UNROLL
         for (int e = 0; e < 2; ++e) {
-          const u32 i = index(m, static_cast<int>(thread.warp) * kMyTiles + n, r * 2 + e);
+          const int tile = static_cast<int>(thread.warp) * kMyTiles + n;
           o[n][e] = ptx::fused_multiply_add(
-              ptx::load_shared_f32(G::exchanged_o(stage, w, i, thread.lane)), factor, o[n][e]);
+              ptx::load_shared_f32(address_of(thread, stage, w, m, r, tile, e)), factor, o[n][e]);
         }
       }
     }

@@ -22,12 +22,23 @@ struct Geometry {
   static constexpr DecodeConfig C = Config::value;
   using Operands = OperandsOf<C.element, C.kv>;
   using Tile = SharedTile<row_bytes(C)>;
-  static constexpr int kTilesM = C.block_m / 16;  // mma tiles along the query rows,
-  static constexpr int kTilesN = C.block_n / 8;   // along a warp's keys,
-  static constexpr int kTilesD = C.head_dim / 8;  // and along the columns of O
+  // With eight query rows both products are transposed, s^T = k q^T and o^T = v^T p^T: keys and
+  // columns of O are the sixteen rows of an mma tile, query rows its eight columns. With eight of
+  // sixteen rows, half of every tile would be empty.
+  static constexpr bool kTransposed = C.block_m == 8;
+  static constexpr int kTilesM = div_up(C.block_m, 16);  // mma tiles along the query rows,
+  static constexpr int kTilesN = C.block_n / 8;          // groups of eight of a warp's keys,
+  static constexpr int kTilesD = C.head_dim / 8;         // and of the columns of O
+  // How many tiles of four accumulators a thread has for the scores and the O of each kTilesM.
+  static constexpr int kScoreTiles = kTransposed ? kTilesN / 2 : kTilesN;
+  static constexpr int kOTiles = kTransposed ? kTilesD / 2 : kTilesD;
+  static constexpr int kKeys = kTransposed ? kTilesN : 2 * kTilesN;  // of a row, in a thread
   static constexpr int kQkSteps = C.head_dim / 16;
   static constexpr int kPvSteps = C.block_n / 16;
-  static_assert(C.block_m % 16 == 0 && C.block_n % 16 == 0, "mma tiles are 16 rows and 16 keys");
+  static_assert((kTransposed || C.block_m % 16 == 0) && C.block_n % 16 == 0,
+                "mma tiles are 16 rows and 16 keys, or 16 keys and 8 rows");
+  static_assert(!kTransposed || (q_in_registers(C) && !is_int4_kv(C)),
+                "the transposed products read Q from registers and K and V in 16 or 8 bits");
   static_assert(C.head_dim % 16 == 0, "the head dimension is padded to whole mma steps");
   static_assert(kTilesD % (C.warps * (Operands::kPairedColumns ? 2 : 1)) == 0,
                 "at the end of a work tile each warp finishes an equal part of the columns, in "
@@ -35,17 +46,45 @@ struct Geometry {
   static_assert(exchange_o_bytes(C) <= 2 * tile_bytes(C),
                 "the O of all warps fits into the stage that they have consumed");
 
-  // The coordinates of this thread. The thread holds two rows of each 16-row mma tile, lane / 4 (r
-  // = 0) and lane / 4 + 8 (r = 1), and columns 2 (lane % 4) and 2 (lane % 4) + 1 of every eight.
+  // The coordinates of this thread. The thread holds two rows of scores and O of each tile, r = 0
+  // and 1. They are rows lane / 4 and lane / 4 + 8, with keys 2 (lane % 4) and 2 (lane % 4) + 1 of
+  // every eight; if transposed, rows 2 (lane % 4) and 2 (lane % 4) + 1, with key lane / 4 of every
+  // eight. Both keep the two values of row r in elements 2 r and 2 r + 1 of four accumulators. Rows
+  // of Q and of the result are always in the first order (whole_row).
   struct Thread {
     u32 warp, lane;
-    OCTAVO_DEVICE i32 row(int m, int r) const {
+    OCTAVO_DEVICE i32 whole_row(int m, int r) const {
       return m * 16 + r * 8 + static_cast<i32>(lane / 4);
     }
-    // The key, within the KV tile, of the thread's column e in group n of eight columns.
-    OCTAVO_DEVICE u32 key(int n, int e) const {
-      return warp * C.block_n + static_cast<u32>(n * 8 + e) + lane % 4 * 2;
+    OCTAVO_DEVICE i32 row(int m, int r) const {
+      return kTransposed ? static_cast<i32>(lane % 4 * 2) + r : whole_row(m, r);
     }
+    // The thread's first key of the warp's block, and the distance of its key i from there.
+    OCTAVO_DEVICE i32 first_key() const {
+      return static_cast<i32>(kTransposed ? lane / 4 : lane % 4 * 2);
+    }
+    static OCTAVO_DEVICE constexpr i32 key_offset(int i) {
+      return kTransposed ? i * 8 : i / 2 * 8 + i % 2;
+    }
+    // Key i within the KV tile.
+    OCTAVO_DEVICE u32 key(int i) const {
+      return warp * C.block_n + static_cast<u32>(first_key() + key_offset(i));
+    }
+    // The greatest and the sum of a value over the lanes that share a row.
+    static OCTAVO_DEVICE float row_max(float x) {
+      if constexpr (!kTransposed) return quad_max(x);
+      OCTAVO_UNROLL
+      for (int lanes = 4; lanes < 32; lanes *= 2) x = ptx::max_f32(x, ptx::shuffle_xor(x, lanes));
+      return x;
+    }
+    static OCTAVO_DEVICE float row_sum(float x) {
+      if constexpr (!kTransposed) return quad_sum(x);
+      OCTAVO_UNROLL
+      for (int lanes = 4; lanes < 32; lanes *= 2) x += ptx::shuffle_xor(x, lanes);
+      return x;
+    }
+    // Whether this is the first of the lanes that share its rows.
+    OCTAVO_DEVICE bool is_first_of_row() const { return kTransposed ? lane < 4 : lane % 4 == 0; }
   };
 
   template <bool kFirst, class First, class Second>
@@ -58,10 +97,22 @@ struct Geometry {
   };
 
   struct Scores {
-    float s[kTilesM][kTilesN][4];
+    float s[kTilesM][kScoreTiles][4];
+    // Row r of tile m at the thread's key i.
+    OCTAVO_DEVICE float& at(int m, int r, int i) { return s[m][i / 2][r * 2 + i % 2]; }
+    OCTAVO_DEVICE void clear() {
+      OCTAVO_UNROLL
+      for (int m = 0; m < kTilesM; ++m) {
+        OCTAVO_UNROLL
+        for (int n = 0; n < kScoreTiles; ++n) {
+          OCTAVO_UNROLL
+          for (int e = 0; e < 4; ++e) s[m][n][e] = 0;
+        }
+      }
+    }
   };
   // With an int4 cache one more tile after O accumulates the zeros of V (int4_products.cuh).
-  using State = MmaState<kTilesM, kTilesD + (is_int4_kv(C) ? 1 : 0)>;
+  using State = MmaState<kTilesM, kOTiles + (is_int4_kv(C) ? 1 : 0)>;
   // Q is converted to FP16, with a scale for each row, if it is BF16 and the cache is 8-bit, and
   // always if the cache is int4.
   static constexpr bool kConvertsQ = is_int4_kv(C) || (is_8bit_kv(C) && C.element == Element::bf16);
@@ -131,7 +182,7 @@ struct Geometry {
   // through the consumed stage; the reference maximum (0) and the sum (1) of a row have their own
   // memory.
   static OCTAVO_DEVICE u32 exchanged_o(int stage, u32 warp, u32 i, u32 lane) {
-    constexpr u32 kFloats = kTilesM * kTilesD * 4;
+    constexpr u32 kFloats = kTilesM * kOTiles * 4;
     return stage_base(stage) + ((warp * kFloats + i) * 32 + lane) * 4;
   }
   static OCTAVO_DEVICE u32 exchanged_row(u32 warp, i32 row, u32 which) {

@@ -93,10 +93,19 @@ struct NumericsInt4 {
         from[i] = group < p.groups ? side + at.kv_head * head_bytes + place * 2 : nullptr;
       }
     }
+    template <class Rows>
+    OCTAVO_DEVICE void copy(const Params& p, const Rows& rows, int stage, u32 to, u32 lane) const {
+      OCTAVO_UNROLL
+      for (int i = 0; i < Rows::kGroups; ++i)
+        copy_16(p, rows.page[i], stage, to + static_cast<u32>(i * 16), rows.row[i],
+                rows.left - i * 16, lane);
+    }
+
+   private:
     // Starts copying the scales and zeros of sixteen keys, beginning with row `row` of the cache,
     // to key `to` of a stage. Only `rows` of these keys exist; the others become 0.
-    OCTAVO_DEVICE void copy(const Params& p, i64 page, int stage, u32 to, i32 row, i32 rows,
-                            u32 lane) const {
+    OCTAVO_DEVICE void copy_16(const Params& p, i64 page, int stage, u32 to, i32 row, i32 rows,
+                               u32 lane) const {
       OCTAVO_UNROLL
       for (u32 i = 0; i < kPerLane; ++i) {
         const u32 place = lane + i * 32;

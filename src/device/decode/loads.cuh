@@ -16,7 +16,8 @@ struct Loads {
   static constexpr DecodeConfig C = G::C;
 
   // Loads the query rows of a work tile as A operands. Rows and columns that do not exist become
-  // zeros.
+  // zeros. Eight rows are the first half of the A operands of sixteen, and the B operands of the
+  // transposed product.
   static OCTAVO_DEVICE void load_q(typename G::QFragments& q, const Params& p, const WorkTile& work,
                                    const Thread& thread) {
     constexpr int kBytes = element_bytes(C.element);
@@ -24,8 +25,8 @@ struct Loads {
     OCTAVO_UNROLL
     for (int m = 0; m < G::kTilesM; ++m) {
       OCTAVO_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        const i32 row = thread.row(m, r);
+      for (int r = 0; r < (G::kTransposed ? 1 : 2); ++r) {
+        const i32 row = thread.whole_row(m, r);
         const bool exists = row < work.rows;
         const i32 safe = exists ? row : 0;
         const u8* const from =
@@ -47,96 +48,128 @@ struct Loads {
     }
   }
 
-  // The addresses where the keys and values of a sequence and KV head begin. In a paged cache they
-  // are those of the head in page 0.
+  // Where this lane's copies of a sequence and KV head begin: the first row of keys and values that
+  // the lane copies, in a paged cache of the head in page 0.
   struct KvHead {
     const u8 *k, *v;
+    const i32* pages;  // of the sequence; null: not paged
     typename NumericsOf<G>::KvScales scales;
 
-    OCTAVO_DEVICE KvHead(const Params& p, const Cursor& at) : scales(p, at) {
+    OCTAVO_DEVICE KvHead(const Params& p, const Cursor& at, const Thread& thread) : scales(p, at) {
       constexpr int kBytes = element_bytes(C.kv);
-      const i64 batch = p.paging.table == nullptr ? at.sequence : 0;
-      const auto head = [&](const void* data, const Strides& strides) {
+      const bool paged = p.paging.table != nullptr;
+      const auto lane_of = [&](const void* data, const Strides& strides, u32 row_bytes) {
         return static_cast<const u8*>(data) +
-               (batch * strides.batch + at.kv_head * strides.head) * kBytes;
+               ((paged ? 0 : at.sequence) * strides.batch + at.kv_head * strides.head) * kBytes +
+               u64{row_bytes} * row_of(thread.lane) + byte_of(thread.lane);
       };
-      k = head(p.k, p.k_strides);
-      v = head(p.v, p.v_strides);
+      k = lane_of(p.k, p.k_strides, p.k_row_bytes);
+      v = lane_of(p.v, p.v_strides, p.v_row_bytes);
+      pages = paged ? p.paging.table + at.sequence * p.paging.stride : nullptr;
     }
   };
 
-  // The pages of this warp's keys of a KV tile, if the cache is paged. Sixteen keys never cross a
-  // page.
-  struct Pages {
-    i32 page[C.block_n / 16];
+  // Where this warp's keys of a KV tile are: for each sixteen keys, which never cross a page, the
+  // page and the first row in it, or in the sequence if the cache is not paged.
+  struct Rows {
+    static constexpr int kGroups = C.block_n / 16;
+    u32 page[kGroups];
+    i32 row[kGroups];
+    i32 left;  // keys of the sequence, from the warp's first on
 
-    OCTAVO_DEVICE void load(const Params& p, const Cursor& at, const Thread& thread) {
-      if (p.paging.table == nullptr) return;
+    OCTAVO_DEVICE void find(const Params& p, const Cursor& at, const KvHead& head,
+                            const Thread& thread) {
+      const i32 first = at.keys.range.begin + at.kv_tile * tile_keys(C) +
+                        static_cast<i32>(thread.warp) * C.block_n;
+      left = at.keys.span.seqlen_kv - first;
+      if (head.pages == nullptr) {
+        OCTAVO_UNROLL
+        for (int i = 0; i < kGroups; ++i) {
+          page[i] = 0;
+          row[i] = at.keys.span.kv_begin + first + i * 16;
+        }
+        return;
+      }
+      look_up(p, head, first, 0);
       OCTAVO_UNROLL
-      for (int i = 0; i < C.block_n / 16; ++i) {
-        const i32 key = first_key(at, thread) + i * 16;
-        page[i] = key < at.keys.span.seqlen_kv
-                      ? page_of(p, at.sequence, p.paging.by_page_size.quotient(key))
-                      : 0;
+      for (int i = 1; i < kGroups; ++i) {
+        if (p.paging.has_whole_blocks) {
+          page[i] = page[0];
+          row[i] = row[0] + i * 16;
+        } else {
+          look_up(p, head, first, i);
+        }
       }
     }
-  };
 
-  static OCTAVO_DEVICE i32 first_key(const Cursor& at, const Thread& thread) {
-    return at.keys.range.begin + at.kv_tile * tile_keys(C) +
-           static_cast<i32>(thread.warp) * C.block_n;
-  }
+   private:
+    OCTAVO_DEVICE void look_up(const Params& p, const KvHead& head, i32 first, int i) {
+      const i32 key = first + i * 16;
+      const i32 index = p.paging.by_page_size.quotient(key);
+      row[i] = key - index * p.paging.page_size;
+      // Indices are clamped, never trusted; behind the end of the sequence they are not read.
+      page[i] = 0;
+      if (i * 16 >= left) return;
+      const i32 read = ptx::load_global_i32(head.pages + index);
+      page[i] = static_cast<u32>(min_of(max_of(read, 0), p.paging.pages - 1));
+    }
+  };
 
   // Starts copying this warp's keys of a KV tile into a stage. Keys past the end of the sequence
   // become zeros, and their addresses are not read.
-  static OCTAVO_DEVICE void load_kv(const Params& p, const Cursor& at, const KvHead& head,
-                                    const Pages& pages, const Thread& thread, int stage) {
-    constexpr int kBytes = element_bytes(C.kv);
+  static OCTAVO_DEVICE void load_kv(const Params& p, const KvHead& head, const Rows& rows,
+                                    const Thread& thread, int stage) {
     const u32 in_tile = thread.warp * C.block_n;
-    const i32 first = first_key(at, thread);
+    const bool in_row = static_cast<i32>(byte_of(thread.lane)) < kv_bytes(C, p.head_dim);
+    const i32 lane_left = in_row ? rows.left - static_cast<i32>(row_of(thread.lane)) : 0;
     OCTAVO_UNROLL
-    for (int group = 0; group < C.block_n; group += 16) {
-      const i32 key = first + group;
-      const i32 rows = at.keys.span.seqlen_kv - key;
-      const u32 to = in_tile + static_cast<u32>(group);
-      i64 page = 0;
-      i32 row = at.keys.span.kv_begin + key;
-      if (p.paging.table != nullptr) {
-        const i32 index = p.paging.by_page_size.quotient(key);
-        row = key - index * p.paging.page_size;
-        page = pages.page[group / 16];
-      }
-      copy_rows(G::k_tile(stage), to, head.k + page * p.k_strides.batch * kBytes, p.k_row_bytes,
-                row, rows, p.head_dim, thread.lane);
-      copy_rows(G::v_tile(stage), to, head.v + page * p.v_strides.batch * kBytes, p.v_row_bytes,
-                row, rows, p.head_dim, thread.lane);
-      head.scales.copy(p, page, stage, to, row, rows, thread.lane);
+    for (int i = 0; i < Rows::kGroups; ++i) {
+      const auto from = [&](const u8* data, const Strides& strides, u32 row_bytes) {
+        const u64 page_bytes = static_cast<u64>(strides.batch) * element_bytes(C.kv);
+        return data + (rows.page[i] * page_bytes + u64{row_bytes} * static_cast<u32>(rows.row[i]));
+      };
+      const u32 to = in_tile + static_cast<u32>(i * 16);
+      copy_rows(G::k_tile(stage), to, from(head.k, p.k_strides, p.k_row_bytes), p.k_row_bytes,
+                lane_left - i * 16, thread.lane);
+      copy_rows(G::v_tile(stage), to, from(head.v, p.v_strides, p.v_row_bytes), p.v_row_bytes,
+                lane_left - i * 16, thread.lane);
     }
+    head.scales.copy(p, rows, stage, in_tile, thread.lane);
   }
 
  private:
-  static OCTAVO_DEVICE i32 page_of(const Params& p, i32 sequence, i32 index) {
-    const i32 page = ptx::load_global_i32(p.paging.table + sequence * p.paging.stride + index);
-    return min_of(max_of(page, 0), p.paging.pages - 1);
-  }
+  // A lane copies one chunk of every kRowsAtOnce-th row.
+  static constexpr u32 kChunks = G::Tile::kChunks;
+  static constexpr u32 kRowsAtOnce = 32 / kChunks;
+  static_assert(kRowsAtOnce > 0, "a row has at most one chunk per lane");
+  static OCTAVO_DEVICE u32 row_of(u32 lane) { return lane / kChunks; }
+  static OCTAVO_DEVICE u32 byte_of(u32 lane) { return lane % kChunks * 16; }
 
-  // Copies sixteen rows of a head, beginning with row `row`. Only the first `rows` of them exist.
-  static OCTAVO_DEVICE void copy_rows(const typename G::Tile& tile, u32 to, const u8* head,
-                                      u32 row_bytes, i32 row, i32 rows, i32 head_dim, u32 lane) {
-    constexpr u32 kChunks = G::Tile::kChunks;
-    constexpr u32 kRowsAtOnce = 32 / kChunks;
-    static_assert(kRowsAtOnce > 0, "a row has at most one chunk per lane");
-    const u32 lane_row = lane / kChunks;
-    if (32 % kChunks != 0 && lane_row >= kRowsAtOnce) return;
-    const u32 byte = lane % kChunks * 16;
-    const bool in_row = static_cast<i32>(byte) < kv_bytes(C, head_dim);
-    const u8* const from = head + u64{row_bytes} * (static_cast<u32>(row) + lane_row) + byte;
+  // Copies sixteen rows from `from` on, the lane's chunk of its first row, to row `to` of a tile.
+  // `left`: how many of the rows that follow the lane's first one exist, with itself.
+  static OCTAVO_DEVICE void copy_rows(const typename G::Tile& tile, u32 to, const u8* from,
+                                      u32 row_bytes, i32 left, u32 lane) {
+    if (32 % kChunks != 0 && row_of(lane) >= kRowsAtOnce) return;
     OCTAVO_UNROLL
-    for (u32 i = 0; i < div_up(16u, kRowsAtOnce); ++i) {
-      const u32 r = lane_row + i * kRowsAtOnce;
-      if (16 % kRowsAtOnce != 0 && r >= 16) continue;
-      ptx::cp_async_16(tile.byte_address(to + r, byte), from + u64{row_bytes} * (i * kRowsAtOnce),
-                       in_row && static_cast<i32>(r) < rows);
+    for (u32 first = 0; first < 16; first += kRowsAtOnce) {
+      if (16 % kRowsAtOnce != 0 && row_of(lane) + first >= 16) continue;
+      ptx::cp_async_16(shared_address(tile, to, first, lane), from + u64{row_bytes} * first,
+                       static_cast<i32>(first) < left);
+    }
+  }
+  // The address of the lane's chunk in row `first` after its first one. `to` is a multiple of
+  // sixteen, which does not change the swizzle. If kRowsAtOnce is a power of two, the lane's row
+  // and `first` have no bit in common, so that their swizzles are one XOR after the other, and all
+  // addresses of a lane follow from one.
+  static OCTAVO_DEVICE u32 shared_address(const typename G::Tile& tile, u32 to, u32 first,
+                                          u32 lane) {
+    if constexpr ((kRowsAtOnce & (kRowsAtOnce - 1)) != 0) {
+      return tile.byte_address(to + row_of(lane) + first, byte_of(lane));
+    } else {
+      constexpr u32 kGroups = G::Tile::kGroups;
+      const LaneAddress<row_bytes(C)> of_lane({tile.base + to * row_bytes(C)}, row_of(lane),
+                                              lane % kChunks);
+      return of_lane.at(first, first / (8 / kGroups) % kGroups);
     }
   }
 };

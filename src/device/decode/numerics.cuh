@@ -17,6 +17,7 @@
 
 #include "device/core/divider.cuh"
 #include "device/decode/geometry.cuh"
+#include "device/ptx/fragment.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/memory.cuh"
 
@@ -29,15 +30,16 @@ struct Numerics16 {
 
   struct KvScales {
     OCTAVO_DEVICE KvScales(const Params&, const Cursor&) {}
-    OCTAVO_DEVICE void copy(const Params&, i64 /*page*/, int /*stage*/, u32 /*to*/, i32 /*row*/,
-                            i32 /*rows*/, u32 /*lane*/) const {}
+    template <class Rows>
+    OCTAVO_DEVICE void copy(const Params&, const Rows&, int /*stage*/, u32 /*to*/,
+                            u32 /*lane*/) const {}
   };
   static OCTAVO_DEVICE float k_head_scale(const Params&, const WorkTile&) { return 1.0f; }
   static OCTAVO_DEVICE float k_key_scale(const Params&, int /*stage*/, u32 /*key*/) { return 1.0f; }
 
   struct PWeights {
     OCTAVO_DEVICE PWeights(typename G::Scores&, const Params&, const Thread&, int /*stage*/) {}
-    OCTAVO_DEVICE float add(float& sum, float weight, int /*n*/, int /*e*/) const {
+    OCTAVO_DEVICE float add(float& sum, float weight, int /*i*/) const {
       sum += weight;
       return weight;
     }
@@ -84,21 +86,35 @@ template <class G>
 struct Numerics8Bit {
   using Thread = typename G::Thread;
   using Operands = typename G::Operands;
-  static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN;
+  static constexpr DecodeConfig C = G::C;
+  static constexpr int kTilesM = G::kTilesM, kKeys = G::kKeys;
   static constexpr float kRescaleLog2 = 8;
 
   // Converts a row of Q from BF16 to FP16, divided by the power of two of its largest element.
-  static OCTAVO_DEVICE void convert_row(typename G::QFragments& q, int m, int r, u32 /*lane*/) {
+  static OCTAVO_DEVICE void convert_row(typename G::QFragments& q, int m, int r, u32 lane) {
     const float amax = row_amax<G>(q, m, r);
     // The clamp keeps both the power of two and its inverse normal numbers.
     const u32 exponent = min_of(max_of(ptx::bits_of(amax) >> 23, 1u), 253u);
     const float inverse = ptx::float_of_bits((254u - exponent) << 23);
-    q.scale[m][r] = ptx::float_of_bits(exponent << 23);
+    set_scale(q, m, r, ptx::float_of_bits(exponent << 23), lane);
     for_each_pair<G>(q, m, r, [inverse](u32& pair, int, int) {
       float low, high;
       unpack_pair<G::C.element>(low, high, pair);
       pair = ptx::f16x2_from_f32(low * inverse, high * inverse);
     });
+  }
+
+  // Sets the scale of row whole_row(m, r), which all lanes that hold the row know. The transposed
+  // scores of a thread are in other rows.
+  static OCTAVO_DEVICE void set_scale(typename G::QFragments& q, int m, int r, float scale,
+                                      u32 lane) {
+    if constexpr (!G::kTransposed) {
+      q.scale[m][r] = scale;
+    } else {
+      OCTAVO_UNROLL
+      for (u32 row = 0; row < 2; ++row)
+        q.scale[m][row] = ptx::shuffle_from(scale, (lane % 4 * 2 + row) * 4);
+    }
   }
 
   // --- copies -----------------------------------------------------------------------------------
@@ -110,16 +126,27 @@ struct Numerics8Bit {
       k = of_head(p, p.k_scales, at.sequence, at.kv_head);
       v = of_head(p, p.v_scales, at.sequence, at.kv_head);
     }
-    // Starts copying the scales of sixteen keys, beginning with row `row` of the cache, to key `to`
-    // of a stage. Only the first `rows` of these keys exist.
-    OCTAVO_DEVICE void copy(const Params& p, i64 page, int stage, u32 to, i32 row, i32 rows,
-                            u32 lane) const {
-      if (p.k_scale_per_key)
-        copy_scales(G::k_scale(stage, to), k + page * p.k_scales.batch, p.by_k_scale_rows,
-                    p.k_scales.stride, row, rows, lane);
-      if (p.v_scale_per_key)
-        copy_scales(G::v_scale(stage, to), v + page * p.v_scales.batch, p.by_v_scale_rows,
-                    p.v_scales.stride, row, rows, lane);
+    // Starts copying the scales of a warp's keys, which are at `rows` of the cache (Loads::Rows),
+    // to key `to` of a stage. A lane copies the scales of one key of 32.
+    template <class Rows>
+    OCTAVO_DEVICE void copy(const Params& p, const Rows& rows, int stage, u32 to, u32 lane) const {
+      if (!p.k_scale_per_key && !p.v_scale_per_key) return;
+      OCTAVO_UNROLL
+      for (int first = 0; first < C.block_n; first += 32) {
+        constexpr int kLast = C.block_n / 16 - 1;
+        const int low = first / 16, high = min_of(low + 1, kLast);
+        if (low == high && lane >= 16) continue;
+        const u32 page = lane < 16 ? rows.page[low] : rows.page[high];
+        const i32 row = (lane < 16 ? rows.row[low] : rows.row[high]) + static_cast<i32>(lane % 16);
+        const u32 key = static_cast<u32>(first) + lane;
+        const bool exists = static_cast<i32>(key) < rows.left;
+        if (p.k_scale_per_key)
+          copy_scale(G::k_scale(stage, to + key), k, p.k_scales, p.by_k_scale_rows, page, row,
+                     exists);
+        if (p.v_scale_per_key)
+          copy_scale(G::v_scale(stage, to + key), v, p.v_scales, p.by_v_scale_rows, page, row,
+                     exists);
+      }
     }
   };
   // The first scale of a sequence and head; in a paged cache, of the head in page 0.
@@ -128,12 +155,12 @@ struct Numerics8Bit {
     const i64 batch = p.paging.table == nullptr ? sequence : 0;
     return scales.data + batch * scales.batch + kv_head * scales.head;
   }
-  // The scales of keys that do not exist become 0.
-  static OCTAVO_DEVICE void copy_scales(u32 to, const float* head, const Divider& by_rows,
-                                        i32 stride, i32 row, i32 rows, u32 lane) {
-    const i32 key = static_cast<i32>(lane % 16);
-    const float* const from = head + static_cast<i64>(by_rows.quotient(row + key)) * stride;
-    if (lane < 16) ptx::cp_async_narrow<4>(to + lane * 4, from, key < rows);
+  // The scale of a key that does not exist becomes 0.
+  static OCTAVO_DEVICE void copy_scale(u32 to, const float* head, const ScaleParams& scales,
+                                       const Divider& by_rows, u32 page, i32 row, bool exists) {
+    const u64 in_page = static_cast<u64>(static_cast<i64>(by_rows.quotient(row)) * scales.stride);
+    const u64 index = page * static_cast<u64>(scales.batch) + in_page;
+    ptx::cp_async_narrow<4>(to, head + index, exists);
   }
 
   // --- scores -----------------------------------------------------------------------------------
@@ -150,39 +177,35 @@ struct Numerics8Bit {
   // softmax, so that P stays near 1 whatever the scales are. The row sum adds up P without the
   // scale.
   struct PWeights {
-    float inverse[kTilesN][2];  // of the scale's magnitude: what a weight adds to the sum
-    u32 sign[kTilesN][2];
-    bool used;
+    float inverse[kKeys];  // of the scale's magnitude: what a weight adds to the sum
+    u32 sign[kKeys];
 
     // A scale of 0 is replaced by 2^-100, with which the value vanishes.
     OCTAVO_DEVICE PWeights(typename G::Scores& scores, const Params& p, const Thread& thread,
-                           int stage)
-        : used(p.v_scale_per_key != 0) {
-      if (!used) return;
+                           int stage) {
       OCTAVO_UNROLL
-      for (int n = 0; n < kTilesN; ++n) {
+      for (int i = 0; i < kKeys; ++i) {
+        inverse[i] = 1;
+        sign[i] = 0;
+      }
+      if (!p.v_scale_per_key) return;
+      OCTAVO_UNROLL
+      for (int i = 0; i < kKeys; ++i) {
+        const float scale = ptx::load_shared_f32(G::v_scale(stage, thread.key(i)));
+        const float magnitude = ptx::max_f32(ptx::abs_f32(scale), 7.9e-31f);
+        inverse[i] = ptx::reciprocal_approx(magnitude);
+        sign[i] = ptx::bits_of(scale) & 0x80000000u;
+        const float log2 = ptx::log2_approx(magnitude);
         OCTAVO_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const float scale = ptx::load_shared_f32(G::v_scale(stage, thread.key(n, e)));
-          const float magnitude = ptx::max_f32(ptx::abs_f32(scale), 7.9e-31f);
-          inverse[n][e] = ptx::reciprocal_approx(magnitude);
-          sign[n][e] = ptx::bits_of(scale) & 0x80000000u;
-          const float log2 = ptx::log2_approx(magnitude);
+        for (int m = 0; m < kTilesM; ++m) {
           OCTAVO_UNROLL
-          for (int m = 0; m < kTilesM; ++m) {
-            scores.s[m][n][e] += log2;
-            scores.s[m][n][2 + e] += log2;
-          }
+          for (int r = 0; r < 2; ++r) scores.at(m, r, i) += log2;
         }
       }
     }
-    OCTAVO_DEVICE float add(float& sum, float weight, int n, int e) const {
-      if (!used) {
-        sum += weight;
-        return weight;
-      }
-      sum = ptx::fused_multiply_add(weight, inverse[n][e], sum);
-      return ptx::float_of_bits(ptx::bits_of(weight) ^ sign[n][e]);
+    OCTAVO_DEVICE float add(float& sum, float weight, int i) const {
+      sum = ptx::fused_multiply_add(weight, inverse[i], sum);
+      return ptx::float_of_bits(ptx::bits_of(weight) ^ sign[i]);
     }
   };
 

@@ -14,7 +14,8 @@ struct PageParams {
   i64 stride = 0;              // from one sequence's row of the table to the next
   i32 page_size = 0;           // a multiple of 16
   Divider by_page_size;
-  i32 pages = 0;  // of K and V; indices beyond are clamped
+  i32 pages = 0;             // of K and V; indices beyond are clamped
+  i32 has_whole_blocks = 0;  // the keys of a warp's step never cross a page
 };
 
 // In the decode kernel ForwardParams::row_tiles is the number of work tiles of a KV head, of

@@ -20,7 +20,7 @@ struct Step {
   using Products = ProductsOf<G>;
   using PWeights = typename Numerics::PWeights;
   static constexpr DecodeConfig C = G::C;
-  static constexpr int kTilesM = G::kTilesM, kTilesN = G::kTilesN;
+  static constexpr int kTilesM = G::kTilesM, kKeys = G::kKeys;
 
   // `key` is the block's first key, `scale` the factor from q k to log2 units.
   static OCTAVO_DEVICE void run(State& state, const typename G::Q& q, const Params& p,
@@ -42,15 +42,12 @@ struct Step {
   static OCTAVO_DEVICE void scale_scores(Scores& scores, const typename G::Q& q, const Params& p,
                                          float scale, const Thread& thread, int stage) {
     OCTAVO_UNROLL
-    for (int n = 0; n < kTilesN; ++n) {
+    for (int i = 0; i < kKeys; ++i) {
+      const float factor = scale * Numerics::k_key_scale(p, stage, thread.key(i));
       OCTAVO_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const float factor = scale * Numerics::k_key_scale(p, stage, thread.key(n, e));
+      for (int m = 0; m < kTilesM; ++m) {
         OCTAVO_UNROLL
-        for (int m = 0; m < kTilesM; ++m) {
-          scores.s[m][n][e] *= factor * q.row_scale(m, 0);
-          scores.s[m][n][2 + e] *= factor * q.row_scale(m, 1);
-        }
+        for (int r = 0; r < 2; ++r) scores.at(m, r, i) *= factor * q.row_scale(m, r);
       }
     }
   }
@@ -63,7 +60,7 @@ struct Step {
       OCTAVO_UNROLL
       for (int m = 0; m < kTilesM; ++m) {
         OCTAVO_UNROLL
-        for (int n = 0; n < kTilesN; ++n) {
+        for (int n = 0; n < G::kScoreTiles; ++n) {
           OCTAVO_UNROLL
           for (int e = 0; e < 4; ++e)
             scores.s[m][n][e] = apply_softcap(scores.s[m][n][e], modifiers);
@@ -79,9 +76,24 @@ struct Step {
         const i32 row = min_of(thread.row(m, r), work.rows - 1);
         const float slope = alibi_slope_log2(modifiers, work.sequence, work.head(p, row));
         const i32 diagonal = work.token(p, row) - span.q_begin + offset;
-        apply_alibi_row<kTilesN>(scores.s[m][0], r, slope,
-                                 diagonal - first_column(key, thread.lane));
+        // Distances are exact up to 2^24: the first is rounded once, and the others are constants.
+        const float distance = ptx::float_of_int(diagonal - key - thread.first_key());
+        OCTAVO_UNROLL
+        for (int i = 0; i < kKeys; ++i) {
+          float& score = scores.at(m, r, i);
+          score = apply_alibi(score, slope, distance - static_cast<float>(Thread::key_offset(i)));
+        }
       }
+    }
+  }
+
+  // Hides the keys of a row for which is_seen(offset from the thread's first key) is false.
+  template <class Seen>
+  static OCTAVO_DEVICE void hide_unseen(Scores& scores, int m, int r, const Seen& is_seen) {
+    OCTAVO_UNROLL
+    for (int i = 0; i < kKeys; ++i) {
+      float& score = scores.at(m, r, i);
+      score = is_seen(Thread::key_offset(i)) ? score : -kInfinity;
     }
   }
 
@@ -91,9 +103,9 @@ struct Step {
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
-        const KeyLimits keys = limits_of(p, span, work.token(p, thread.row(m, r)));
-        mask_row<kTilesN>(scores.s[m][0], r,
-                          column_range<C.block_n>(keys, first_column(key, thread.lane)));
+        const KeyLimits limits = limits_of(p, span, work.token(p, thread.row(m, r)));
+        const ColumnRange seen = column_range<C.block_n>(limits, key + thread.first_key());
+        hide_unseen(scores, m, r, [&](i32 offset) { return seen.contains(offset); });
       }
     }
   }
@@ -104,7 +116,7 @@ struct Step {
                                         const SequenceSpan& span, i32 key, const Thread& thread) {
     const i32 first_draft = span.seqlen_kv - span.seqlen_q;
     if (ptx::mask_term(key + C.block_n <= first_draft, false)) return;
-    const i32 of_thread = first_column(key, thread.lane) - first_draft;
+    const i32 of_thread = key + thread.first_key() - first_draft;
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
@@ -112,39 +124,74 @@ struct Step {
         const i32 row = min_of(thread.row(m, r), work.rows - 1);
         const u32 bits = static_cast<u32>(ptx::load_global_i32(
             p.draft_tree + static_cast<i64>(work.sequence) * p.seqlen_q + work.token(p, row)));
-        hide_unseen<kTilesN>(scores.s[m][0], r, [&](i32 column) {
-          const i32 draft = of_thread + column;
+        hide_unseen(scores, m, r, [&](i32 offset) {
+          const i32 draft = of_thread + offset;
           return draft < 0 || (draft < 32 && (bits >> draft & 1u) != 0);
         });
       }
     }
   }
 
-  // Replaces the scores by P = 2^(s - ref_max), and adds P to the row sums. A row's reference
-  // maximum rises only if its P would exceed 2^kRescaleLog2. Each row decides for itself, so its
-  // bits do not depend on its neighbours.
-  static OCTAVO_DEVICE void softmax(Scores& scores, State& state, const PWeights& weights,
-                                    i32 rows) {
+  // Whether none of a thread's rows r of tile m exists, in all lanes.
+  static OCTAVO_DEVICE bool is_empty(int m, int r, i32 rows) {
+    return !G::kTransposed && m * 16 + r * 8 >= rows;
+  }
+  // The thread's largest score of a row. Two chains, as each maximum waits for the one before it.
+  static OCTAVO_DEVICE float thread_max(Scores& scores, int m, int r) {
+    float even = scores.at(m, r, 0), odd = scores.at(m, r, 1);
+    OCTAVO_UNROLL
+    for (int i = 2; i < kKeys; i += 2) {
+      even = ptx::max_f32(even, scores.at(m, r, i));
+      odd = ptx::max_f32(odd, scores.at(m, r, i + 1));
+    }
+    return ptx::max_f32(even, odd);
+  }
+
+  // Raises the reference maximum of each row whose P would otherwise exceed 2^kRescaleLog2. Each
+  // row decides for itself, so its bits do not depend on its neighbours. Most steps raise none:
+  // then the lanes that share a row need not look for its maximum.
+  static OCTAVO_DEVICE void raise_maxima(Scores& scores, State& state, i32 rows) {
+    float largest[kTilesM][2];
+    float highest = 0;  // above the reference maximum, over the thread's rows
     OCTAVO_UNROLL
     for (int m = 0; m < kTilesM; ++m) {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
-        float* const s = scores.s[m][0];
-        if (m * 16 + r * 8 >= rows) {  // none of these eight rows exists
+        largest[m][r] = kLowest;
+        if (is_empty(m, r, rows)) continue;
+        largest[m][r] = thread_max(scores, m, r);
+        highest = ptx::max_f32(highest, largest[m][r] - state.ref_max[m][r]);
+      }
+    }
+    if (!ptx::warp_any(highest > Numerics::kRescaleLog2)) return;
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        const float of_row = ptx::max_f32(Thread::row_max(largest[m][r]), kLowest);
+        if (of_row - state.ref_max[m][r] > Numerics::kRescaleLog2)
+          state.raise_ref_max(m, r, of_row);
+      }
+    }
+  }
+
+  // Replaces the scores by P = 2^(s - ref_max), and adds P to the row sums.
+  static OCTAVO_DEVICE void softmax(Scores& scores, State& state, const PWeights& weights,
+                                    i32 rows) {
+    raise_maxima(scores, state, rows);
+    OCTAVO_UNROLL
+    for (int m = 0; m < kTilesM; ++m) {
+      OCTAVO_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        if (is_empty(m, r, rows)) {
           OCTAVO_UNROLL
-          for (int n = 0; n < kTilesN; ++n) scores.s[m][n][r * 2] = scores.s[m][n][r * 2 + 1] = 0;
+          for (int i = 0; i < kKeys; ++i) scores.at(m, r, i) = 0;
           continue;
         }
-        const float largest = ptx::max_f32(quad_max(thread_max<kTilesN>(s, r)), kLowest);
-        const bool rises = largest - state.ref_max[m][r] > Numerics::kRescaleLog2;
-        if (ptx::warp_any(rises) && rises) state.raise_ref_max(m, r, largest);
         OCTAVO_UNROLL
-        for (int n = 0; n < kTilesN; ++n) {
-          OCTAVO_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            float& x = scores.s[m][n][r * 2 + e];
-            x = weights.add(state.sum[m][r], ptx::exp2_approx(x - state.ref_max[m][r]), n, e);
-          }
+        for (int i = 0; i < kKeys; ++i) {
+          float& x = scores.at(m, r, i);
+          x = weights.add(state.sum[m][r], ptx::exp2_approx(x - state.ref_max[m][r]), i);
         }
       }
     }

@@ -27,6 +27,12 @@ constexpr DecodeConfig int4(int arch, Element element, int head_dim, int group) 
   return c;
 }
 
+constexpr DecodeConfig with_8_rows(DecodeConfig c) {
+  c.block_m = 8;
+  c.block_n = 16;
+  return c;
+}
+
 constexpr DecodeConfig with_32_rows(DecodeConfig c) {
   c.block_m = 32;
   c.block_n *= 2;
@@ -55,23 +61,27 @@ constexpr std::array kConfigs = {
     small(89, Element::bf16, Element::int8, 64),
     small(90, Element::f16, Element::f16, 64),
     small(90, Element::bf16, Element::bf16, 128),
-    small(90, Element::f16, Element::f16, 96),
+    with_8_rows(small(90, Element::f16, Element::f16, 96)),
+    with_8_rows(small(90, Element::f16, Element::f16, 64)),
+    with_8_rows(small(90, Element::bf16, Element::bf16, 128)),
     with_32_rows(small(90, Element::bf16, Element::bf16, 128)),
-    with_f32_out(small(90, Element::f16, Element::f16, 64)),
+    with_f32_out(with_8_rows(small(90, Element::f16, Element::f16, 64))),
     small(90, Element::f16, Element::e4m3, 64),
     small(90, Element::bf16, Element::e4m3, 128),
-    small(90, Element::f16, Element::e5m2, 64),
+    with_8_rows(small(90, Element::bf16, Element::e4m3, 128)),
+    with_8_rows(small(90, Element::f16, Element::e5m2, 64)),
     small(90, Element::bf16, Element::e5m2, 64),
     small(90, Element::f16, Element::int8, 64),
+    with_8_rows(small(90, Element::bf16, Element::int8, 64)),
     with_32_rows(small(90, Element::bf16, Element::int8, 64)),
     int4(90, Element::f16, 64, 32),
     int4(90, Element::bf16, 128, 64),
     int4(90, Element::f16, 128, 32),
     int4(89, Element::bf16, 64, 64),
-    with_draft_tree(small(90, Element::f16, Element::f16, 64)),
+    with_draft_tree(with_8_rows(small(90, Element::f16, Element::f16, 64))),
     with_draft_tree(small(90, Element::bf16, Element::int8, 64)),
     with_draft_tree(int4(90, Element::bf16, 128, 64)),
-    with_batch_invariant(small(90, Element::f16, Element::f16, 64)),
+    with_batch_invariant(with_8_rows(small(90, Element::f16, Element::f16, 64))),
     with_batch_invariant(small(90, Element::bf16, Element::int8, 64)),
 };
 

@@ -15,6 +15,7 @@
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/f64.cuh"
 #include "device/ptx/fence.cuh"
+#include "device/ptx/fragment.cuh"
 #include "device/ptx/l2_policy.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/mbarrier.cuh"

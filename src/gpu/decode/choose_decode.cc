@@ -31,10 +31,11 @@ int smem_per_cta(const GpuInfo& gpu, int ctas) {
 }
 
 // Sets two stages, and the smallest blocks of keys whose stage can hold O of the rows at the end of
-// a work tile.
+// a work tile. Smaller blocks than 32 keys do not pay if a row has few bytes.
 void set_tiles(DecodeConfig& c, int rows, int warps) {
   c.block_m = rows;
-  c.block_n = std::max(c.head_dim <= 64 ? 32 : 16, 2 * rows * c.head_dim / decode::row_bytes(c));
+  c.block_n =
+      std::max(decode::row_bytes(c) <= 128 ? 32 : 16, 2 * rows * c.head_dim / decode::row_bytes(c));
   c.warps = warps;
   c.stages = 2;
   c.min_ctas = 1;
@@ -43,6 +44,23 @@ void set_tiles(DecodeConfig& c, int rows, int warps) {
 int stages_that_fit(const DecodeConfig& c, const GpuInfo& gpu) {
   const int others = decode::smem_bytes(c) - c.stages * decode::stage_bytes(c);
   return (smem_per_cta(gpu, c.min_ctas) - others) / decode::stage_bytes(c);
+}
+
+// The rows of a work tile. Up to eight rows are the columns of mma tiles, which leaves no half of a
+// tile empty. With 32 rows K and V are read half as often as with 16, and up to 128 columns 32 rows
+// fit into the registers. With int4 they would need blocks of 128 keys, whose scores do not fit.
+int best_rows(const DecodeConfig& c, std::int64_t query_rows) {
+  if (decode::is_int4_kv(c)) return 16;
+  if (query_rows <= 8) return 8;
+  return query_rows > 16 && c.head_dim <= 128 ? 32 : 16;
+}
+
+// How many CTAs of two stages share an SM: with eight rows as many as the shared memory holds, of
+// which each has at least 128 registers per thread; otherwise two, for their registers.
+int ctas_that_fit(DecodeConfig c, const GpuInfo& gpu) {
+  for (c.min_ctas = c.block_m == 8 && c.head_dim <= 128 ? 4 : 2; c.min_ctas > 1; --c.min_ctas)
+    if (stages_that_fit(c, gpu) >= 2) break;
+  return c.min_ctas;
 }
 
 }  // namespace
@@ -112,7 +130,8 @@ Status feasible(const DecodeConfig& c, const GpuInfo& gpu) {
   if (c.head_dim != 64 && c.head_dim != 96 && c.head_dim != 128 && c.head_dim != 192 &&
       c.head_dim != 256)
     return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256");
-  if (c.block_m != 16 && c.block_m != 32) return wrong_field("block_m", c.block_m, "16, 32");
+  if (c.block_m != 16 && c.block_m != 32 && (c.block_m != 8 || int4))
+    return wrong_field("block_m", c.block_m, int4 ? "16, 32 with int4" : "8, 16, 32");
   if (c.warps != 1 && c.warps != 2 && c.warps != 4 && c.warps != 8)
     return wrong_field("warps", c.warps, "1, 2, 4, 8");
   const int tiles = decode::is_8bit_kv(c) ? 2 * c.warps : c.warps;
@@ -142,21 +161,18 @@ ChosenDecode choose_decode(const Problem& p, const GpuInfo& gpu) {
   c.group = static_cast<int>(p.kv_group);
   c.draft_tree = p.draft_tree;
   c.batch_invariant = p.options.batch_invariant;
-  // One CTA of eight warps per SM leaves fewer partial results than two of four warps. Two CTAs
-  // hide the conversion of an 8-bit cache better, which pays if there are enough work tiles.
+  // One CTA of eight warps per SM leaves fewer partial results than several of four warps. Several
+  // CTAs hide the conversion of an 8-bit cache better, which pays if there are enough work tiles.
   const bool int4 = p.k == DType::int4;
-  const bool two_ctas =
+  const bool several_ctas =
       (is_8bit(p.k) || int4) && !c.batch_invariant && p.batch * p.heads_kv >= gpu.sms;
-  // With 32 rows K and V are read half as often as with 16, and up to 128 columns 32 rows fit into
-  // the registers. With int4 they would need blocks of 128 keys, whose scores do not fit.
-  const int most_rows = query_rows(p) > 16 && c.head_dim <= 128 && !int4 ? 32 : 16;
-  for (const int rows : {most_rows, 16})
+  for (const int rows : {best_rows(c, query_rows(p)), 16})
     for (const int warps : {8, 4, 2, 1}) {
-      if (warps == 8 && two_ctas) continue;
+      if (warps == 8 && several_ctas) continue;
       if (warps <= 2 && rows > 16) continue;
       set_tiles(c, rows, warps);
       if (!feasible(c, gpu).ok()) continue;
-      if (two_ctas && stages_that_fit(c, gpu) >= 4) c.min_ctas = 2;
+      if (several_ctas) c.min_ctas = ctas_that_fit(c, gpu);
       c.stages = std::min(stages_that_fit(c, gpu), 3);
       return {c, fmt::format("few queries over many keys, which {} CTAs divide {}",
                              c.min_ctas * sms_of_grid(gpu.sms, p.options),

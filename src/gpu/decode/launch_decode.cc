@@ -101,7 +101,8 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
                 .stride = a.page_table_stride,
                 .page_size = static_cast<i32>(a.k.shape[2]),
                 .by_page_size = divider(static_cast<i32>(a.k.shape[2])),
-                .pages = static_cast<i32>(a.k.shape[0])};
+                .pages = static_cast<i32>(a.k.shape[0]),
+                .has_whole_blocks = a.k.shape[2] % c.block_n == 0};
   p.k_groups = static_cast<const u8*>(a.k_groups.data);
   p.v_groups = static_cast<const u8*>(a.v_groups.data);
   if (a.k.dtype == DType::int4) p.groups = static_cast<i32>(run_problem.head_dim / c.group);
