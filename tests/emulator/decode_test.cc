@@ -160,7 +160,7 @@ TEST(EmulatorDecodeChoice, FewQueriesOverManyKeys) {
 TEST(EmulatorDecodeSuite, PagedCaches) {
   const std::size_t most = test_long() ? 400 : 40;
   std::vector<evidence::Case> cases;
-  for (const evidence::Case& c : evidence::decode_cases(3)) {
+  for (const evidence::Case& c : evidence::decode_cases(3, test_long() ? 4000 : 0)) {
     const std::int64_t work = c.batch * c.heads_q * c.seqlen_q * c.seqlen_kv;
     const auto has_kernel = [&c] {
       for (const auto& kernel : emulator::decode_kernels())
@@ -178,9 +178,13 @@ TEST(EmulatorDecodeSuite, PagedCaches) {
     if (cases.size() == most) break;
   }
   ASSERT_EQ(cases.size(), most);
-  std::set<DType> formats;
-  for (const evidence::Case& c : cases) formats.insert(c.k_type());
+  std::set<DType> formats, of_eight_rows;
+  for (const evidence::Case& c : cases) {
+    formats.insert(c.k_type());
+    if (c.seqlen_q * c.heads_q <= 8 * c.heads_kv) of_eight_rows.insert(c.k_type());
+  }
   EXPECT_GE(formats.size(), 5U);
+  EXPECT_GE(of_eight_rows.size(), 5U);
   CheckOptions options;
   options.device = kHopper;
   options.repeat = 1;

@@ -123,7 +123,8 @@ struct NumericsInt4 {
   // --- scores and output -------------------------------------------------------------------------
 
   static OCTAVO_DEVICE float k_head_scale(const Params&, const WorkTile&) { return 1024.0f; }
-  static OCTAVO_DEVICE float k_key_scale(const Params&, int /*stage*/, u32 /*key*/) { return 1.0f; }
+  static OCTAVO_DEVICE constexpr bool has_k_scales(const Params&) { return false; }
+  static OCTAVO_DEVICE float k_key_scale(int /*stage*/, const Thread&, int /*i*/) { return 1.0f; }
 
   using PWeights = typename Numerics16<G>::PWeights;
 

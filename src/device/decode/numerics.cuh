@@ -8,7 +8,8 @@
 //   convert_row     converts a row of Q, if G::kConvertsQ
 //   KvScales        where the scales of a sequence and KV head are; copies those of 16 keys
 //   k_head_scale    K's scale, if it is one per head; else 1
-//   k_key_scale     K's scale of a key of the KV tile, if each key has one; else 1
+//   has_k_scales    whether K has a scale for each key
+//   k_key_scale     K's scale of the thread's key i, if each key has one
 //   PWeights        adds P to the row's sum and multiplies it by V's scale of the key, if each key
 //                   has one
 //   finish_o        completes the O of a warp, which other warps have not been added to yet
@@ -35,7 +36,8 @@ struct Numerics16 {
                             u32 /*lane*/) const {}
   };
   static OCTAVO_DEVICE float k_head_scale(const Params&, const WorkTile&) { return 1.0f; }
-  static OCTAVO_DEVICE float k_key_scale(const Params&, int /*stage*/, u32 /*key*/) { return 1.0f; }
+  static OCTAVO_DEVICE constexpr bool has_k_scales(const Params&) { return false; }
+  static OCTAVO_DEVICE float k_key_scale(int /*stage*/, const Thread&, int /*i*/) { return 1.0f; }
 
   struct PWeights {
     OCTAVO_DEVICE PWeights(typename G::Scores&, const Params&, const Thread&, int /*stage*/) {}
@@ -169,8 +171,9 @@ struct Numerics8Bit {
     if (p.k_scale_per_key) return 1.0f;
     return ptx::load_global_f32(of_head(p, p.k_scales, work.sequence, work.kv_head));
   }
-  static OCTAVO_DEVICE float k_key_scale(const Params& p, int stage, u32 key) {
-    return p.k_scale_per_key ? ptx::load_shared_f32(G::k_scale(stage, key)) : 1.0f;
+  static OCTAVO_DEVICE bool has_k_scales(const Params& p) { return p.k_scale_per_key != 0; }
+  static OCTAVO_DEVICE float k_key_scale(int stage, const Thread& thread, int i) {
+    return ptx::load_shared_f32(G::k_scale(stage, thread.key(i)));
   }
 
   // Applies V's scale of each key to P. The logarithm of the scale is added to the score before the

@@ -41,14 +41,19 @@ struct Step {
   // Brings the scores to log2 units.
   static OCTAVO_DEVICE void scale_scores(Scores& scores, const typename G::Q& q, const Params& p,
                                          float scale, const Thread& thread, int stage) {
-    OCTAVO_UNROLL
-    for (int i = 0; i < kKeys; ++i) {
-      const float factor = scale * Numerics::k_key_scale(p, stage, thread.key(i));
+    const auto scale_key = [&](int i, float of_key) {
       OCTAVO_UNROLL
       for (int m = 0; m < kTilesM; ++m) {
         OCTAVO_UNROLL
-        for (int r = 0; r < 2; ++r) scores.at(m, r, i) *= factor * q.row_scale(m, r);
+        for (int r = 0; r < 2; ++r) scores.at(m, r, i) *= scale * q.row_scale(m, r) * of_key;
       }
+    };
+    if (Numerics::has_k_scales(p)) {
+      OCTAVO_UNROLL
+      for (int i = 0; i < kKeys; ++i) scale_key(i, Numerics::k_key_scale(stage, thread, i));
+    } else {
+      OCTAVO_UNROLL
+      for (int i = 0; i < kKeys; ++i) scale_key(i, 1);
     }
   }
 
