@@ -37,8 +37,7 @@ struct Geometry {
   static constexpr int kPvSteps = C.block_n / 16;
   static_assert((kTransposed || C.block_m % 16 == 0) && C.block_n % 16 == 0,
                 "mma tiles are 16 rows and 16 keys, or 16 keys and 8 rows");
-  static_assert(!kTransposed || (q_in_registers(C) && !is_int4_kv(C)),
-                "the transposed products read Q from registers and K and V in 16 or 8 bits");
+  static_assert(!kTransposed || q_in_registers(C), "the transposed products have few rows");
   static_assert(C.head_dim % 16 == 0, "the head dimension is padded to whole mma steps");
   static_assert(kTilesD % (C.warps * (Operands::kPairedColumns ? 2 : 1)) == 0,
                 "at the end of a work tile each warp finishes an equal part of the columns, in "
@@ -102,12 +101,13 @@ struct Geometry {
     OCTAVO_DEVICE float& at(int m, int r, int i) { return s[m][i / 2][r * 2 + i % 2]; }
     OCTAVO_DEVICE void clear() {
       OCTAVO_UNROLL
+      for (int n = 0; n < kScoreTiles; ++n) clear_tile(n);
+    }
+    OCTAVO_DEVICE void clear_tile(int n) {
+      OCTAVO_UNROLL
       for (int m = 0; m < kTilesM; ++m) {
         OCTAVO_UNROLL
-        for (int n = 0; n < kScoreTiles; ++n) {
-          OCTAVO_UNROLL
-          for (int e = 0; e < 4; ++e) s[m][n][e] = 0;
-        }
+        for (int e = 0; e < 4; ++e) s[m][n][e] = 0;
       }
     }
   };

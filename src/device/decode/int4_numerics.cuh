@@ -16,6 +16,7 @@
 #pragma once
 
 #include "device/decode/numerics.cuh"
+#include "device/ptx/fragment.cuh"
 
 namespace octavo::decode {
 
@@ -23,7 +24,7 @@ template <class G>
 struct NumericsInt4 {
   using Thread = typename G::Thread;
   static constexpr DecodeConfig C = G::C;
-  static constexpr int kTilesM = G::kTilesM, kTilesD = G::kTilesD;
+  static constexpr int kTilesM = G::kTilesM;
   static constexpr int kGroups = kv_groups(C);
   static constexpr u32 kGroupRows = group_rows(C);
   static_assert(kGroups <= 8, "a product has eight columns for the zeros");
@@ -36,7 +37,7 @@ struct NumericsInt4 {
     const float amax = row_amax<G>(q, m, r);
     // 2^14 times the inverse of the power of two is a finite number too.
     const u32 exponent = min_of(max_of(ptx::bits_of(amax) >> 23, 32u), 253u);
-    q.scale[m][r] = ptx::float_of_bits(exponent << 23);
+    set_row_scale<G>(q, m, r, ptx::float_of_bits(exponent << 23), lane);
     const float to_units[2] = {ptx::float_of_bits((254u - exponent) << 23) * 16384.0f,
                                ptx::float_of_bits((254u - exponent) << 23) * 1024.0f};
     float sums[kGroups] = {};
@@ -136,20 +137,27 @@ struct NumericsInt4 {
       for (int r = 0; r < 2; ++r) {
         float zeros[kGroups];
         OCTAVO_UNROLL
-        for (int g = 0; g < kGroups; ++g) {
-          const bool is_own = thread.lane % 4 == static_cast<u32>(g / 2);
-          zeros[g] = quad_sum(is_own ? state.o[m][kTilesD][r * 2 + g % 2] : 0.0f);
-        }
+        for (int g = 0; g < kGroups; ++g) zeros[g] = zeros_of(state.o[m][G::kOTiles], r, g, thread);
         OCTAVO_UNROLL
-        for (int n = 0; n < kTilesD; ++n) {
-          const float unit = n % 2 == 0 ? 0x1p24f : 0x1p20f;
+        for (int n = 0; n < G::kOTiles; ++n) {
           OCTAVO_UNROLL
-          for (int e = r * 2; e < r * 2 + 2; ++e)
-            state.o[m][n][e] =
-                ptx::fused_multiply_add(state.o[m][n][e], unit, zeros[n * 8 / C.group]);
+          for (int e = 0; e < 2; ++e) {
+            // Of tiles of eight columns every second one has the other unit.
+            const float unit = (G::kTransposed ? e : n % 2) == 0 ? 0x1p24f : 0x1p20f;
+            const int column = G::kTransposed ? n * 16 : n * 8;
+            float& o = state.o[m][n][r * 2 + e];
+            o = ptx::fused_multiply_add(o, unit, zeros[column / C.group]);
+          }
         }
       }
     }
+  }
+  // The sum of a row's P times the zeros of a group, from the tile after O.
+  static OCTAVO_DEVICE float zeros_of(const float (&tile)[4], int r, int g, const Thread& thread) {
+    if constexpr (G::kTransposed)
+      return ptx::shuffle_from(tile[r * 2], static_cast<u32>(g * 4) + thread.lane % 4);
+    const bool is_own = thread.lane % 4 == static_cast<u32>(g / 2);
+    return quad_sum(is_own ? tile[r * 2 + g % 2] : 0.0f);
   }
   template <int kTiles>
   static OCTAVO_DEVICE void scale_o(float (&)[kTiles][2], const Params&, const WorkTile&,

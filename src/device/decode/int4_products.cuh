@@ -94,7 +94,7 @@ struct ProductsInt4 {
     }
   }
 
- private:
+ protected:
   // The address that a lane passes to ldmatrix for eight rows of scales and zeros, beginning with
   // row `first`. Rows past the last wrap around to the first: their products are not used, or are
   // multiplied by 0.

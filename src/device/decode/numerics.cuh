@@ -84,6 +84,19 @@ OCTAVO_DEVICE float row_amax(typename G::QFragments& q, int m, int r) {
   return quad_max(amax);
 }
 
+// Sets the scale of row whole_row(m, r) of Q, which all lanes that hold the row know. The
+// transposed scores of a thread are in other rows.
+template <class G>
+OCTAVO_DEVICE void set_row_scale(typename G::QFragments& q, int m, int r, float scale, u32 lane) {
+  if constexpr (!G::kTransposed) {
+    q.scale[m][r] = scale;
+  } else {
+    OCTAVO_UNROLL
+    for (u32 row = 0; row < 2; ++row)
+      q.scale[m][row] = ptx::shuffle_from(scale, (lane % 4 * 2 + row) * 4);
+  }
+}
+
 template <class G>
 struct Numerics8Bit {
   using Thread = typename G::Thread;
@@ -98,25 +111,12 @@ struct Numerics8Bit {
     // The clamp keeps both the power of two and its inverse normal numbers.
     const u32 exponent = min_of(max_of(ptx::bits_of(amax) >> 23, 1u), 253u);
     const float inverse = ptx::float_of_bits((254u - exponent) << 23);
-    set_scale(q, m, r, ptx::float_of_bits(exponent << 23), lane);
+    set_row_scale<G>(q, m, r, ptx::float_of_bits(exponent << 23), lane);
     for_each_pair<G>(q, m, r, [inverse](u32& pair, int, int) {
       float low, high;
       unpack_pair<G::C.element>(low, high, pair);
       pair = ptx::f16x2_from_f32(low * inverse, high * inverse);
     });
-  }
-
-  // Sets the scale of row whole_row(m, r), which all lanes that hold the row know. The transposed
-  // scores of a thread are in other rows.
-  static OCTAVO_DEVICE void set_scale(typename G::QFragments& q, int m, int r, float scale,
-                                      u32 lane) {
-    if constexpr (!G::kTransposed) {
-      q.scale[m][r] = scale;
-    } else {
-      OCTAVO_UNROLL
-      for (u32 row = 0; row < 2; ++row)
-        q.scale[m][row] = ptx::shuffle_from(scale, (lane % 4 * 2 + row) * 4);
-    }
   }
 
   // --- copies -----------------------------------------------------------------------------------

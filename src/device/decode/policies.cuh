@@ -4,6 +4,7 @@
 
 #include "device/decode/int4_numerics.cuh"
 #include "device/decode/int4_products.cuh"
+#include "device/decode/int4_transposed.cuh"
 #include "device/decode/numerics.cuh"
 #include "device/decode/products.cuh"
 
@@ -22,7 +23,8 @@ struct Policies<G, true, false> {
 template <class G>
 struct Policies<G, false, true> {
   using Numerics = NumericsInt4<G>;
-  using Products = ProductsInt4<G>;
+  using Products = typename G::template Select<!G::kTransposed, ProductsInt4<G>,
+                                               ProductsInt4Transposed<G>>::Type;
 };
 
 template <class G>

@@ -11,6 +11,25 @@
 
 namespace octavo::decode {
 
+// The accumulators of a transposed tile, in which query rows are columns: the two values of a row
+// are elements r and 2 + r, where Scores and State have them in 2 r and 2 r + 1.
+template <class Product>
+OCTAVO_DEVICE void add_transposed(float (&x)[4], const Product& product) {
+  float d[4] = {x[0], x[2], x[1], x[3]};
+  product(d);
+  OCTAVO_UNROLL
+  for (int i = 0; i < 4; ++i) x[i] = d[i % 2 * 2 + i / 2];
+}
+
+// P of sixteen keys and eight rows, transposed.
+template <class Operands>
+OCTAVO_DEVICE FragmentB transposed_weights(const float (&s)[4]) {
+  FragmentB w;
+  OCTAVO_UNROLL
+  for (int i = 0; i < 2; ++i) w.r[i] = ptx::transpose_matrix(Operands::pack_pair(s[i], s[2 + i]));
+  return w;
+}
+
 template <class G>
 struct Products {
   using Thread = typename G::Thread;
@@ -73,30 +92,17 @@ struct Products {
   using Weights = typename G::template Select<!G::kTransposed, FragmentA, FragmentB>::Type;
 
   static OCTAVO_DEVICE Weights pack(const Scores& weights, int m, int step) {
-    Weights w;
     if constexpr (G::kTransposed) {
-      const float(&s)[4] = weights.s[m][step];
-      OCTAVO_UNROLL
-      for (int i = 0; i < 2; ++i)
-        w.r[i] = ptx::transpose_matrix(Operands::pack_pair(s[i], s[2 + i]));
+      return transposed_weights<Operands>(weights.s[m][step]);
     } else {
+      FragmentA w;
       OCTAVO_UNROLL
       for (int i = 0; i < 4; ++i) {
         const float(&s)[4] = weights.s[m][step * 2 + i / 2];
         w.r[i] = Operands::pack_pair(s[i % 2 * 2], s[i % 2 * 2 + 1]);
       }
+      return w;
     }
-    return w;
-  }
-
-  // The accumulators of a transposed tile, in which query rows are columns: the two values of a row
-  // are elements r and 2 + r, where Scores and State have them in 2 r and 2 r + 1.
-  template <class Product>
-  static OCTAVO_DEVICE void add_transposed(float (&x)[4], const Product& product) {
-    float d[4] = {x[0], x[2], x[1], x[3]};
-    product(d);
-    OCTAVO_UNROLL
-    for (int i = 0; i < 4; ++i) x[i] = d[i % 2 * 2 + i / 2];
   }
 
   // Adds one step's products to the scores of sixteen keys.

@@ -18,6 +18,16 @@ OCTAVO_PTX u32 transpose_matrix(u32 x OCTAVO_AND_SITE) OCTAVO_BODY({
   return d;
 });
 
+// ld.shared.b16 and cvt.f32.f16
+OCTAVO_PTX float load_shared_f16(u32 address OCTAVO_AND_SITE) OCTAVO_BODY({
+  float x;
+  asm volatile("{ .reg .b16 h; ld.shared.b16 h, [%1]; cvt.f32.f16 %0, h; }"
+               : "=f"(x)
+               : "r"(address)
+               : "memory");
+  return x;
+});
+
 // cvt.rn.f16x2.e4m3x2 of the low and of the high half of x;  exact   sm_89
 OCTAVO_PTX void f16x4_from_e4m3x4(u32& low, u32& high, u32 x) OCTAVO_BODY({
   asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2;\n"

@@ -29,7 +29,7 @@ constexpr DecodeConfig int4(int arch, Element element, int head_dim, int group) 
 
 constexpr DecodeConfig with_8_rows(DecodeConfig c) {
   c.block_m = 8;
-  c.block_n = 16;
+  c.block_n = c.kv == Element::int4 ? 32 : 16;
   return c;
 }
 
@@ -74,8 +74,9 @@ constexpr std::array kConfigs = {
     small(90, Element::f16, Element::int8, 64),
     with_8_rows(small(90, Element::bf16, Element::int8, 64)),
     with_32_rows(small(90, Element::bf16, Element::int8, 64)),
-    int4(90, Element::f16, 64, 32),
+    with_8_rows(int4(90, Element::f16, 64, 32)),
     int4(90, Element::bf16, 128, 64),
+    with_8_rows(int4(90, Element::bf16, 128, 64)),
     int4(90, Element::f16, 128, 32),
     int4(89, Element::bf16, 64, 64),
     with_draft_tree(with_8_rows(small(90, Element::f16, Element::f16, 64))),

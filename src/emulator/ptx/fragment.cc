@@ -4,6 +4,8 @@
 
 #include "device/ptx/math.cuh"
 #include "emulator/machine.h"
+#include "emulator/memory/access.h"
+#include "numeric/formats.h"
 
 namespace octavo::ptx {
 
@@ -36,6 +38,12 @@ u32 transpose_matrix(u32 x, Site site) {
       lanes[i]->result = word(i % 4 * 2, i / 4) | word(i % 4 * 2 + 1, i / 4) << 16;
   });
   return lane.result;
+}
+
+float load_shared_f16(u32 address, Site site) {
+  u16 x = 0;
+  load_shared({"ld.shared.b16", site}, address, &x, sizeof x);
+  return f32_from_f16(x);
 }
 
 void f16x4_from_e4m3x4(u32& low, u32& high, u32 x) {

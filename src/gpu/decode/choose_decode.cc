@@ -50,15 +50,15 @@ int stages_that_fit(const DecodeConfig& c, const GpuInfo& gpu) {
 // tile empty. With 32 rows K and V are read half as often as with 16, and up to 128 columns 32 rows
 // fit into the registers. With int4 they would need blocks of 128 keys, whose scores do not fit.
 int best_rows(const DecodeConfig& c, std::int64_t query_rows) {
-  if (decode::is_int4_kv(c)) return 16;
   if (query_rows <= 8) return 8;
-  return query_rows > 16 && c.head_dim <= 128 ? 32 : 16;
+  return query_rows > 16 && c.head_dim <= 128 && !decode::is_int4_kv(c) ? 32 : 16;
 }
 
-// How many CTAs of two stages share an SM: with eight rows as many as the shared memory holds, of
-// which each has at least 128 registers per thread; otherwise two, for their registers.
+// How many CTAs of at least two stages share an SM. Eight rows need fewer registers: up to 64
+// columns 128 per thread, up to 128 columns 168. Only then more than two CTAs of four warps fit.
 int ctas_that_fit(DecodeConfig c, const GpuInfo& gpu) {
-  for (c.min_ctas = c.block_m == 8 && c.head_dim <= 128 ? 4 : 2; c.min_ctas > 1; --c.min_ctas)
+  const int most = c.block_m > 8 || c.head_dim > 128 ? 2 : c.head_dim > 64 ? 3 : 4;
+  for (c.min_ctas = most; c.min_ctas > 1; --c.min_ctas)
     if (stages_that_fit(c, gpu) >= 2) break;
   return c.min_ctas;
 }
@@ -130,8 +130,8 @@ Status feasible(const DecodeConfig& c, const GpuInfo& gpu) {
   if (c.head_dim != 64 && c.head_dim != 96 && c.head_dim != 128 && c.head_dim != 192 &&
       c.head_dim != 256)
     return wrong_field("head_dim", c.head_dim, "64, 96, 128, 192, 256");
-  if (c.block_m != 16 && c.block_m != 32 && (c.block_m != 8 || int4))
-    return wrong_field("block_m", c.block_m, int4 ? "16, 32 with int4" : "8, 16, 32");
+  if (c.block_m != 8 && c.block_m != 16 && c.block_m != 32)
+    return wrong_field("block_m", c.block_m, "8, 16, 32");
   if (c.warps != 1 && c.warps != 2 && c.warps != 4 && c.warps != 8)
     return wrong_field("warps", c.warps, "1, 2, 4, 8");
   const int tiles = decode::is_8bit_kv(c) ? 2 * c.warps : c.warps;
