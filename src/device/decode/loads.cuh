@@ -122,16 +122,20 @@ struct Loads {
     const u32 in_tile = thread.warp * C.block_n;
     const bool in_row = static_cast<i32>(byte_of(thread.lane)) < kv_bytes(C, p.head_dim);
     const i32 lane_left = in_row ? rows.left - static_cast<i32>(row_of(thread.lane)) : 0;
+    // One address of the lane, from which the others follow by constants: `in_tile` is a multiple
+    // of sixteen rows, which does not change the swizzle.
+    const LaneAddress<row_bytes(C)> to({G::k_tile(stage).base + in_tile * row_bytes(C)},
+                                       row_of(thread.lane), thread.lane % kChunks);
     OCTAVO_UNROLL
     for (int i = 0; i < Rows::kGroups; ++i) {
       const auto from = [&](const u8* data, const Strides& strides, u32 row_bytes) {
         const u64 page_bytes = static_cast<u64>(strides.batch) * element_bytes(C.kv);
-        return data + (rows.page[i] * page_bytes + u64{row_bytes} * static_cast<u32>(rows.row[i]));
+        return data + rows.page[i] * page_bytes + u64{row_bytes} * static_cast<u32>(rows.row[i]);
       };
-      const u32 to = in_tile + static_cast<u32>(i * 16);
-      copy_rows(G::k_tile(stage), to, from(head.k, p.k_strides, p.k_row_bytes), p.k_row_bytes,
+      const u32 group = static_cast<u32>(i * 16 * row_bytes(C));
+      copy_rows(to, group, from(head.k, p.k_strides, p.k_row_bytes), p.k_row_bytes,
                 lane_left - i * 16, thread.lane);
-      copy_rows(G::v_tile(stage), to, from(head.v, p.v_strides, p.v_row_bytes), p.v_row_bytes,
+      copy_rows(to, group + tile_bytes(C), from(head.v, p.v_strides, p.v_row_bytes), p.v_row_bytes,
                 lane_left - i * 16, thread.lane);
     }
     head.scales.copy(p, rows, stage, in_tile, thread.lane);
@@ -145,31 +149,29 @@ struct Loads {
   static OCTAVO_DEVICE u32 row_of(u32 lane) { return lane / kChunks; }
   static OCTAVO_DEVICE u32 byte_of(u32 lane) { return lane % kChunks * 16; }
 
-  // Copies sixteen rows from `from` on, the lane's chunk of its first row, to row `to` of a tile.
-  // `left`: how many of the rows that follow the lane's first one exist, with itself.
-  static OCTAVO_DEVICE void copy_rows(const typename G::Tile& tile, u32 to, const u8* from,
-                                      u32 row_bytes, i32 left, u32 lane) {
+  // Copies sixteen rows from `from` on, the lane's chunk of its first row, to `offset` bytes behind
+  // `to`. `left`: how many rows exist from the lane's first one on.
+  static OCTAVO_DEVICE void copy_rows(const LaneAddress<row_bytes(C)>& to, u32 offset,
+                                      const u8* from, u32 row_bytes, i32 left, u32 lane) {
     if (32 % kChunks != 0 && row_of(lane) >= kRowsAtOnce) return;
     OCTAVO_UNROLL
     for (u32 first = 0; first < 16; first += kRowsAtOnce) {
       if (16 % kRowsAtOnce != 0 && row_of(lane) + first >= 16) continue;
-      ptx::cp_async_16(shared_address(tile, to, first, lane), from + u64{row_bytes} * first,
+      ptx::cp_async_16(shared_address(to, first, lane) + offset, from + u64{row_bytes} * first,
                        static_cast<i32>(first) < left);
     }
   }
-  // The address of the lane's chunk in row `first` after its first one. `to` is a multiple of
-  // sixteen, which does not change the swizzle. If kRowsAtOnce is a power of two, the lane's row
-  // and `first` have no bit in common, so that their swizzles are one XOR after the other, and all
-  // addresses of a lane follow from one.
-  static OCTAVO_DEVICE u32 shared_address(const typename G::Tile& tile, u32 to, u32 first,
+  // The address of the lane's chunk in row `first` after its first one. If kRowsAtOnce is a power
+  // of two, the lane's row and `first` have no bit in common, and their swizzles are one XOR after
+  // the other.
+  static OCTAVO_DEVICE u32 shared_address(const LaneAddress<row_bytes(C)>& to, u32 first,
                                           u32 lane) {
     if constexpr ((kRowsAtOnce & (kRowsAtOnce - 1)) != 0) {
-      return tile.byte_address(to + row_of(lane) + first, byte_of(lane));
+      const typename G::Tile tile{to.row_address - row_of(lane) * row_bytes(C)};
+      return tile.byte_address(row_of(lane) + first, byte_of(lane));
     } else {
       constexpr u32 kGroups = G::Tile::kGroups;
-      const LaneAddress<row_bytes(C)> of_lane({tile.base + to * row_bytes(C)}, row_of(lane),
-                                              lane % kChunks);
-      return of_lane.at(first, first / (8 / kGroups) % kGroups);
+      return to.at(first, first / (8 / kGroups) % kGroups);
     }
   }
 };
