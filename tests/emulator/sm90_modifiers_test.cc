@@ -21,11 +21,13 @@
 namespace octavo::evidence {
 namespace {
 
-std::vector<const emulator::EmulatedSm90Forward*> modified_kernels() {
+// Those with a bias have every modifier, or all but a mask. In the others softcap and ALiBi are
+// part of the exponent.
+std::vector<const emulator::EmulatedSm90Forward*> modified_kernels(bool bias = true) {
   std::vector<const emulator::EmulatedSm90Forward*> kernels;
   for (const auto& kernel : emulator::sm90_forward_kernels())
     if (any(kernel.config.modifiers) && kernel.config.modifiers.block_mask == 0 &&
-        kernel.config.head_dim_v == 0)
+        kernel.config.head_dim_v == 0 && kernel.config.modifiers.bias == bias)
       kernels.push_back(&kernel);
   return kernels;
 }
@@ -107,6 +109,27 @@ TEST(EmulatorSm90Modifiers, EveryPairMatchesTheOracle) {
       }
     SCOPED_TRACE("all features");
     expect_right(*kernels[k], problem_for(kernels[k]->config, (1U << kFeatures) - 1, seed));
+  }
+}
+
+// The features that a kernel without a bias has, each alone and all together.
+TEST(EmulatorSm90Modifiers, ModifiersInTheExponent) {
+  const auto kernels = modified_kernels(false);
+  ASSERT_EQ(kernels.size(), 3U);
+  for (const auto* kernel : kernels) {
+    const ModifierConfig& m = kernel->config.modifiers;
+    const unsigned all = (m.softcap ? 1U << kSoftcap : 0) | (m.alibi ? 1U << kAlibi : 0) |
+                         (m.mask ? 1U << kMask : 0) | (m.sinks ? 1U << kSinks : 0) |
+                         (m.padded ? 1U << kLeft | 1U << kRight : 0);
+    for (std::uint64_t seed = 0; seed < (test_long() ? 16U : 4U); ++seed)
+      for (const unsigned features :
+           {all & 1U << kSoftcap, all & 1U << kAlibi, all & (1U << kSoftcap | 1U << kAlibi), all}) {
+        if (features == 0) continue;
+        SCOPED_TRACE(fmt::format("features {:#x} seed {}", features, seed));
+        ModifiedProblem p = problem_for(kernel->config, features, seed);
+        p.steep = seed == 2;
+        expect_right(*kernel, p);
+      }
   }
 }
 
@@ -218,7 +241,10 @@ TEST(EmulatorSm90Modifiers, RisingNegativeScores) {
 // hides keys, and else both ways from the middle. Each mask has flat or steep slopes, `make
 // test-long`: both.
 TEST(EmulatorSm90Modifiers, BlocksFromTheDiagonal) {
-  for (const auto* kernel : modified_kernels()) {
+  auto kernels = modified_kernels();
+  for (const auto* kernel : modified_kernels(false))
+    if (!kernel->config.modifiers.softcap) kernels.push_back(kernel);
+  for (const auto* kernel : kernels) {
     const Sm90ForwardConfig& config = kernel->config;
     if (sm90::is_split_kv(config)) continue;
     for (const bool steep : {false, true})
@@ -240,11 +266,15 @@ TEST(EmulatorSm90Modifiers, BlocksFromTheDiagonal) {
 }
 
 // A row of scores far beyond the softcap does not change the bits of its neighbours, whose scores
-// take a polynomial.
+// take a polynomial, with ALiBi too where both are part of the exponent.
 TEST(EmulatorSm90Modifiers, SoftcapOfARowDoesNotDependOnOtherRows) {
-  for (const auto* kernel : modified_kernels()) {
+  auto kernels = modified_kernels();
+  for (const auto* kernel : modified_kernels(false))
+    if (kernel->config.modifiers.softcap) kernels.push_back(kernel);
+  for (const auto* kernel : kernels) {
     ModifiedProblem p = problem_for(kernel->config, 0, 4);
     p.softcap = 10;
+    p.alibi = !kernel->config.modifiers.bias && kernel->config.modifiers.alibi;
     ModifiedCase c(p);
     const auto run_once = [&] {
       const Status status = run(*kernel, c, {}, [](const emulator::Machine&) {});

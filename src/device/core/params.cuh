@@ -90,16 +90,18 @@ struct ScoreTensorParams {
   i64 batch = 0, head = 0, row = 0, column = 0;
 };
 
-// softcap * tanh(scale * s / softcap) as an odd polynomial of the raw score s, in natural units:
-// s (c[0] + s^2 (c[1] + s^2 (c[2] + s^2 c[3]))) while |s| is at most `limit`.
+// softcap * tanh(scale * s / softcap) as an odd polynomial of the raw score s, in log2 units:
+// s (c[0] + s^2 (c[1] + s^2 c[2])) while |s| is at most `limit`. c[2] is positive, so that the
+// polynomial of -infinity is -infinity.
 struct SoftcapPolynomial {
-  float c[4] = {0, 0, 0, 0};
+  float c[3] = {0, 0, 1};
   float limit = 0;
 };
 
 // The modifiers of the scores, applied in this order: softcap, bias, ALiBi, mask. A kernel
 // reads only the parts that its configuration has, and skips a part whose value here is neutral.
-// Applying them leaves scores in log2 units; in the Hopper forward kernel, in natural units.
+// Applying them leaves scores in log2 units; in the Hopper forward kernel with a bias, in natural
+// units.
 struct ScoreModifierParams {
   float softcap_log2 = 0;               // softcap * log2(e); 0: none
   float inverse_softcap_log2 = 0;       // 1 / softcap_log2

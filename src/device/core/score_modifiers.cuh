@@ -27,12 +27,11 @@ OCTAVO_DEVICE float tanh_f32(float x) {
   return ptx::abs_f32(x) < 0.125f ? x * series : tanh_large(x);
 }
 
-// The polynomial of a softcap, for a score that is inside its limit.
-OCTAVO_DEVICE float apply_softcap_polynomial(float score, const SoftcapPolynomial& p) {
+// What the polynomial of a softcap multiplies a score by, which is inside its limit or -infinity.
+OCTAVO_DEVICE float softcap_factor(float score, const SoftcapPolynomial& p) {
   const float square = score * score;
-  const float high = ptx::fused_multiply_add(square, p.c[3], p.c[2]);
-  const float middle = ptx::fused_multiply_add(square, high, p.c[1]);
-  return score * ptx::fused_multiply_add(square, middle, p.c[0]);
+  const float high = ptx::fused_multiply_add(square, p.c[2], p.c[1]);
+  return ptx::fused_multiply_add(square, high, p.c[0]);
 }
 
 // softcap * tanh(score / softcap), in log2 units.

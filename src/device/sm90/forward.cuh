@@ -75,9 +75,9 @@ struct Consumer {
   struct TileProgress {
     i32 blocks_left = 0;  // own blocks whose K is not yet released; negative: there is no tile
     i32 n = 0;            // first key of the current block
-    i32 skip_before = 0;  // blocks that only other warpgroups need: before its own blocks
-    i32 skip_after = 0;   // and after them
-    i32 full_begin = 0, full_end = 0;  // blocks in between need no mask
+    i32 skip_before = 0, skip_after = 0;  // blocks before and after, for other warpgroups only
+    i32 ascending = 0;                    // the last own blocks, if they begin at the diagonal
+    i32 full_begin = 0, full_end = 0;     // blocks in between need no mask
   };
 
   const Sm90ForwardParams& p;
@@ -86,8 +86,9 @@ struct Consumer {
   u32 tile_number = 0;  // counts the CTA's tiles
   TileProgress progress{};
   bool new_tile = false;
-  u32 score_phase = 0;             // of the next score tiles
-  typename Listed::Keys listed{};  // with a block mask: those of the current block
+  u32 score_phase = 0;               // of the next score tiles
+  typename Modifier::Alibi alibi{};  // of the tile
+  typename Listed::Keys listed{};    // with a block mask: those of the current block
 
   OCTAVO_DEVICE Consumer(const Sm90ForwardParams& params, const ThreadCoord& t)
       : p(params), thread(t) {}
@@ -107,22 +108,21 @@ struct Consumer {
           .blocks_left = t.n_blocks, .full_begin = range.full_begin, .full_end = range.full_end};
     const i32 first = (range.begin - t.n_begin) / C.block_n;
     const i32 last = div_up(range.end - t.n_begin, C.block_n);
+    TileProgress own{.blocks_left = last - first,
+                     .n = range.begin,
+                     .skip_before = first,
+                     .skip_after = t.n_blocks - last,
+                     .full_begin = range.full_begin,
+                     .full_end = range.full_end};
     if (starts_at_diagonal(C)) {
       // All warpgroups need all blocks, or the diagonal is the tile's last block.
       const i32 begin = min_of(t.diagonal, last - 1);
-      return {.blocks_left = last - first,
-              .n = t.n_begin + begin * C.block_n,
-              .skip_before = t.diagonal - begin,
-              .skip_after = first,
-              .full_begin = range.full_begin,
-              .full_end = range.full_end};
+      own.n = t.n_begin + begin * C.block_n;
+      own.skip_before = t.diagonal - begin;
+      own.skip_after = first;
+      own.ascending = t.n_blocks - 1 - first - t.diagonal;
     }
-    return {.blocks_left = last - first,
-            .n = range.begin,
-            .skip_before = first,
-            .skip_after = t.n_blocks - last,
-            .full_begin = range.full_begin,
-            .full_end = range.full_end};
+    return own;
   }
   // Waits for the tile and its Q.
   OCTAVO_DEVICE TileProgress wait_for_tile(u32 tile) const {
@@ -215,16 +215,16 @@ struct Consumer {
     for (i32 i = 0; i < skip_after; ++i) skip_k();
     progress = next;
     ++tile_number;
+    if (C.modifiers.alibi) alibi = Modifier::alibi_of(p, rows());
     return true;
   }
   // The next of the tile's blocks, in the order of first_key.
   OCTAVO_DEVICE void next_block() {
-    if (starts_at_diagonal(C)) {
-      const WorkTile t = Slots::read(tile_number);
-      progress.n = first_key<G>(t, t.n_blocks - progress.skip_after - progress.blocks_left);
-    } else if (!has_block_mask(C)) {
-      progress.n += C.block_n;
-    }
+    if (has_block_mask(C)) return;
+    const bool descends = starts_at_diagonal(C) && progress.blocks_left > progress.ascending;
+    progress.n += descends ? -C.block_n : C.block_n;
+    if (starts_at_diagonal(C) && progress.blocks_left == progress.ascending)
+      progress.n = first_key<G>(Slots::read(tile_number), 1 + Slots::read(tile_number).diagonal);
   }
   OCTAVO_DEVICE bool is_new_tile() const { return new_tile; }
   // The producer has already zeroed the rows of V after the sequence's last key.
@@ -245,7 +245,7 @@ struct Consumer {
   OCTAVO_DEVICE void modify(typename N::Scores& scores) {
     if constexpr (Modifier::kChangesBlocks) {
       const bool has_tiles = Modifier::Tensors::wait(p, thread.group, score_phase);
-      Modifier::apply(N::accumulator(scores), p, progress.n, [&] { return rows(); });
+      Modifier::apply(scores, p, progress.n, alibi, [&] { return rows(); });
       if (has_tiles) release_score_tiles();
     }
     if (has_block_mask(C) && hides_keys()) Listed::template hide<N>(scores, p, rows(), listed);
@@ -300,6 +300,7 @@ struct Consumer {
   // Runs tiles until one must be stored before the next begins (enter_next_tile).
   OCTAVO_DEVICE void run_tiles() {
     State state;
+    if (C.modifiers.alibi) alibi = Modifier::alibi_of(p, rows());
     N::begin_o(state);
     begin_rows(state);
     N::publish_v_scales(load_v_scales(), thread);

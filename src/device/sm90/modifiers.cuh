@@ -3,13 +3,15 @@
 // mask tensor, and to a row sum at the end of a tile: the sink. The configuration says which of
 // them a kernel can apply; a null pointer, or a softcap of 0, skips one for the whole launch.
 //
-// If anything but the mask may change the scores, they are in natural units afterwards, and the
-// softmax converts them to log2 units: then one multiply-add scales a score and adds its bias.
+// With a bias the scores are in natural units afterwards, and the softmax converts them to log2
+// units: then one multiply-add scales a score and adds its bias. Without one, softcap and ALiBi are
+// applied as part of the exponent (fused_modifiers.cuh).
 #pragma once
 
 #include "device/core/score_modifiers.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/term.cuh"
+#include "device/sm90/fused_modifiers.cuh"
 #include "device/sm90/geometry.cuh"
 #include "device/sm90/params.cuh"
 #include "device/sm90/score_loads.cuh"
@@ -39,39 +41,55 @@ struct ScoreModifier {
 
   // --- softcap and ALiBi ------------------------------------------------------------------------
 
-  // Whether all scores are at most `limit` in magnitude. The bits of positive floats order as
-  // integers, and those of negative ones as unsigned integers above all positive ones; the ALU has
-  // three-way maxima of both.
-  static OCTAVO_DEVICE bool are_within(const float* s, float limit) {
-    i32 most = 0;
+  // Whether all scores are at most `limit` in magnitude, of which `largest` is the greatest, or 0.
+  // The bits of negative floats order as unsigned integers above all positive ones; the ALU has a
+  // three-way maximum of them.
+  static OCTAVO_DEVICE bool are_within(const float* s, float largest, float limit) {
     u32 least = 0;
     OCTAVO_UNROLL
-    for (int i = 0; i < G::kScores; i += 2) {
-      const u32 a = ptx::bits_of(s[i]), b = ptx::bits_of(s[i + 1]);
-      most = max_of(max_of(most, static_cast<i32>(a)), static_cast<i32>(b));
-      least = max_of(max_of(least, a), b);
-    }
-    return max_of(static_cast<u32>(most), least & 0x7fffffffu) <= ptx::bits_of(limit);
+    for (int i = 0; i < G::kScores; i += 2)
+      least = max_of(max_of(least, ptx::bits_of(s[i])), ptx::bits_of(s[i + 1]));
+    return max_of(ptx::bits_of(largest), least & 0x7fffffffu) <= ptx::bits_of(limit);
   }
-  // Converts raw scores to natural units with softcap. Small scores use a polynomial, which costs
-  // five multiply-adds. The formula depends on the score alone; a warp without large scores skips
-  // the code for those.
+  // Converts raw scores to log2 units with softcap. A warp without large scores skips the code for
+  // those.
   static OCTAVO_DEVICE void cap(float* s, const ScoreModifierParams& m, float scale_log2) {
     const SoftcapPolynomial& series = m.softcap_series;
-    if (!ptx::warp_any(!are_within(s, series.limit))) {
+    const float largest = ptx::max_f32(ptx::max_f32(positive_thread_max<G::kScoreN8>(s, 0, 0),
+                                                    positive_thread_max<G::kScoreN8>(s, 1, 0)),
+                                       0);
+    const bool small = !ptx::warp_any(!are_within(s, largest, series.limit));
+    if (small)
       Registers::for_each_score(
-          s, [&](u32, int, float& score) { score = apply_softcap_polynomial(score, series); });
-      return;
-    }
-    const float softcap = m.softcap_log2 * kLn2;
-    Registers::for_each_score(s, [&](u32, int, float& score) {
-      const float large = softcap * tanh_large(score * scale_log2 * m.inverse_softcap_log2);
-      const float small = apply_softcap_polynomial(score, series);
-      score = ptx::abs_f32(score) <= series.limit ? small : large;
-    });
+          s, [&](u32, int, float& score) { score *= softcap_factor(score, series); });
+    else
+      Registers::for_each_score(
+          s, [&](u32, int, float& score) { score = capped_plus(score, m, scale_log2, 0); });
   }
 
-  // ALiBi of the thread's two rows.
+  // ALiBi of the thread's two rows of a tile; without ALiBi the slopes are 0.
+  struct Alibi {
+    float slope[2];   // in natural units
+    i32 diagonal[2];  // the key of the row's diagonal minus the thread's column of every eight
+  };
+  static OCTAVO_DEVICE Alibi alibi_of(const Sm90ForwardParams& p, const RowTile& tile) {
+    Alibi alibi;
+    const ScoreModifierParams& m = G::modifiers(p).scores;
+    const bool has_alibi = C.modifiers.alibi && m.alibi_slopes != nullptr;
+    OCTAVO_UNROLL
+    for (u32 r = 0; r < 2; ++r) {
+      alibi.slope[r] =
+          !has_alibi ? 0
+          : starts_at_diagonal(C)
+              ? tile.alibi_slope
+              : alibi_slope<kOverlaps>(m, tile.sequence, Registers::head_of(p, tile, r));
+      alibi.diagonal[r] = tile.query(p, r) +
+                          (p.bottom_right ? tile.span.seqlen_kv - tile.span.seqlen_q : 0) -
+                          static_cast<i32>(tile.lane % 4 * 2);
+    }
+    return alibi;
+  }
+  // The same for the block that begins at key n.
   struct Slopes {
     float slope[2];     // in natural units
     float distance[2];  // from the thread's first column to the row's diagonal
@@ -79,24 +97,13 @@ struct ScoreModifier {
     // fall, or grow, with the column.
     bool left, right;
   };
-  static OCTAVO_DEVICE Slopes slopes_of(const ScoreModifierParams& m, const Sm90ForwardParams& p,
-                                        const RowTile& tile, i32 n) {
-    Slopes slopes;
-    slopes.left = slopes.right = true;
-    OCTAVO_UNROLL
-    for (u32 r = 0; r < 2; ++r) {
-      const i32 diagonal =
-          tile.query(p, r) + (p.bottom_right ? tile.span.seqlen_kv - tile.span.seqlen_q : 0);
-      const i32 distance = diagonal - n - static_cast<i32>(tile.lane % 4 * 2);
-      slopes.slope[r] =
-          starts_at_diagonal(C)
-              ? tile.alibi_slope
-              : alibi_slope<kOverlaps>(m, tile.sequence, Registers::head_of(p, tile, r));
-      slopes.distance[r] = static_cast<float>(distance);
-      slopes.left = slopes.left && (p.window_right == 0 || distance >= C.block_n);
-      slopes.right = slopes.right && distance <= 0;
-    }
-    return slopes;
+  static OCTAVO_DEVICE Slopes slopes_of(const Alibi& alibi, const Sm90ForwardParams& p, i32 n) {
+    const i32 distance[2] = {alibi.diagonal[0] - n, alibi.diagonal[1] - n};
+    const i32 least = min_of(distance[0], distance[1]), most = max_of(distance[0], distance[1]);
+    return {.slope = {alibi.slope[0], alibi.slope[1]},
+            .distance = {static_cast<float>(distance[0]), static_cast<float>(distance[1])},
+            .left = p.window_right == 0 || least >= C.block_n,
+            .right = most <= 0};
   }
   // Adds ALiBi to scores that `scale` converts to natural units. On one side of the diagonal a
   // column's term is the first column's plus the slope times the offset.
@@ -122,32 +129,62 @@ struct ScoreModifier {
 
   // --- a block, and a row at the end ------------------------------------------------------------
 
-  // Applies the modifiers to the block that begins at key n. Each step calls tile_of() again, so
-  // that nothing about the tile stays in registers from step to step.
-  template <class TileOf>
-  static OCTAVO_DEVICE void apply(float* s, const Sm90ForwardParams& p, i32 n, TileOf&& tile_of) {
+  // Applies the modifiers to the block that begins at key n, or prepares them for the exponent
+  // (fused_modifiers.cuh). Each step calls tile_of() again, so that nothing about the tile stays in
+  // registers from step to step.
+  template <class Scores, class TileOf>
+  static OCTAVO_DEVICE void apply(Scores& scores, const Sm90ForwardParams& p, i32 n,
+                                  const Alibi& alibi, TileOf&& tile_of) {
     const ScoreModifierParams& m = G::modifiers(p).scores;
-    if (changes_scores(C.modifiers)) to_natural(s, m, p, n, tile_of);
+    float* const s = scores.s;
+    if constexpr (fuses_modifiers(C))
+      prepare(scores.modifiers, s, m, p.scale_log2, slopes_of(alibi, p, n));
+    else if (changes_scores(C.modifiers))
+      to_natural(s, m, p, n, alibi, tile_of);
     if (C.modifiers.mask && m.mask.data != nullptr)
       Tensors::hide_masked(s, m.mask, p, tile_of(), n);
   }
+  static OCTAVO_DEVICE void prepare(FusedModifiers<G>& fused, const float* s,
+                                    const ScoreModifierParams& m, float scale_log2,
+                                    const Slopes& slopes) {
+    fused.m = &m;
+    fused.scale_log2 = scale_log2;
+    fused.left = slopes.left;
+    fused.linear = !C.modifiers.alibi || !ptx::warp_any(!slopes.left && !slopes.right);
+    OCTAVO_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      fused.slope[r] = slopes.slope[r] * kLog2E;
+      fused.distance[r] = slopes.distance[r];
+      const i32 bits = static_cast<i32>(ptx::bits_of(positive_thread_max<G::kScoreN8>(s, r, 0)));
+      fused.largest[r] = ptx::float_of_bits(static_cast<u32>(max_of(bits, 0)));
+      ptx::pin(fused.largest[r]);  // computed here: later, hiding would need copies of the scores
+    }
+    fused.simple = fused.linear;
+    if (C.modifiers.softcap) {
+      const float largest = ptx::max_f32(fused.largest[0], fused.largest[1]);
+      const bool within = are_within(s, largest, m.softcap_series.limit);
+      fused.simple = !ptx::warp_any(!within) && fused.linear;
+    }
+  }
+  // With a bias.
   template <class TileOf>
   static OCTAVO_DEVICE void to_natural(float* s, const ScoreModifierParams& m,
-                                       const Sm90ForwardParams& p, i32 n, TileOf&& tile_of) {
+                                       const Sm90ForwardParams& p, i32 n, const Alibi& alibi,
+                                       TileOf&& tile_of) {
     float scale = p.scale_log2 * kLn2;  // what the scores still have to be multiplied by
-    const bool has_bias = C.modifiers.bias && m.bias.data != nullptr;
+    const bool has_bias = m.bias.data != nullptr;
     const bool has_alibi = C.modifiers.alibi && m.alibi_slopes != nullptr;
     if (C.modifiers.softcap) {
       cap(s, m, p.scale_log2);
-      scale = 1;
+      scale = kLn2;
     }
     if (has_bias) {
       Tensors::add_bias(s, scale, m.bias, p, tile_of(), n);
       scale = 1;
     }
     if (has_alibi)
-      add_alibi(s, scale, slopes_of(m, p, tile_of(), n));
-    else if (!C.modifiers.softcap && !has_bias)
+      add_alibi(s, scale, slopes_of(alibi, p, n));
+    else if (!has_bias)
       Registers::for_each_score(s, [&](u32, int, float& score) { score *= scale; });
   }
 

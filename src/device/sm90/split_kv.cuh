@@ -117,8 +117,9 @@ struct KvShare {
     return needs_mask(n, C.block_n, range.full_begin, range.full_end);
   }
   OCTAVO_DEVICE void modify(typename N::Scores& scores) const {
-    if constexpr (ScoreModifier<G>::kChangesBlocks)
-      ScoreModifier<G>::apply(N::accumulator(scores), p, n, [&] { return row_tile; });
+    using Modifier = ScoreModifier<G>;
+    if constexpr (Modifier::kChangesBlocks)
+      Modifier::apply(scores, p, n, Modifier::alibi_of(p, row_tile), [&] { return row_tile; });
   }
   // Waits until all threads of the split have finished with the stage; true in the one thread that
   // refills it.

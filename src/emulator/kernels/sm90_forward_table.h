@@ -301,6 +301,28 @@ constexpr void for_each_modified_sm90_config(const Take& take) {
     take(c);
   }
 }
+// Without a bias softcap and ALiBi are part of the exponent: both with P V first, ALiBi with
+// Q K^T first, and softcap in the parts of a block that split-KV computes.
+template <class Take>
+constexpr void for_each_fused_sm90_config(const Take& take) {
+  for (const sm90::TableRow& row : sm90::kTable) {
+    Sm90ForwardConfig c = sm90::config_of(row, Element::f16);
+    if (c.head_dim != 64) continue;
+    if (is_modified(row)) {
+      const bool split = sm90::is_split_kv(c);
+      c.pack_gqa = split;
+      c.sum_rounded_p = split;
+      c.modifiers = {.softcap = true, .alibi = !split, .mask = !split, .sinks = true};
+      c.modifiers.padded = !split;
+      take(c);
+    } else if (c.schedule == Schedule::qk_first && !sm90::is_split_kv(c)) {
+      c = sm90::config_of(row, Element::bf16);
+      c.sum_rounded_p = false;
+      c.modifiers = {.alibi = true};
+      take(c);
+    }
+  }
+}
 
 // 8-bit: pairs of blocks of 64 with FP16 scores and with a scale for each key; INT8 with blocks of
 // 128 and with parts of them, with and without exact sums; and 16-bit V.
@@ -434,6 +456,7 @@ constexpr int count_sm90_configs() {
   for_each_mixed_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_sm90_output([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_modified_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
+  for_each_fused_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_block_mask_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_other_v_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
   for_each_wide_sm90_config([&count](const Sm90ForwardConfig&) { ++count; });
@@ -448,6 +471,7 @@ inline constexpr auto kSm90Configs = [] {
   for_each_mixed_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_sm90_output([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_modified_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
+  for_each_fused_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_block_mask_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_other_v_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });
   for_each_wide_sm90_config([&](const Sm90ForwardConfig& c) { configs[count++] = c; });

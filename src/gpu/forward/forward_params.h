@@ -134,22 +134,20 @@ inline ScoreTensorParams score_tensor_params(const ConstTensor& t) {
   return p;
 }
 
-// The polynomial of a softcap that scores of |scale * s| up to 0.6 softcap take: tanh(x) /
-// x as a polynomial of x^2, with the least relative error, which is 2.2e-6.
+// The polynomial of a softcap that scores of |scale * s| up to 0.35 softcap take: tanh(x) /
+// x as a polynomial of x^2, with the least relative error, which is 2.9e-6.
 inline SoftcapPolynomial softcap_polynomial(double softcap, double scale) {
-  constexpr double kLargest = 0.6;
-  constexpr double kTerms[] = {0.9999978512542202, -0.33314039198137757, 0.13057856004562488,
-                               -0.040929423105912174};
+  constexpr double kLargest = 0.35, kLeast = std::numeric_limits<float>::min();
+  constexpr double kTerms[] = {0.9999971307655289, -0.33290954112925103, 0.12395031301164951};
   SoftcapPolynomial p;
-  if (softcap == 0) {  // none: the polynomial is scale * s
-    p.c[0] = static_cast<float>(scale);
-    p.limit = std::numeric_limits<float>::infinity();
-    return p;
-  }
-  const double x = scale / softcap;  // of a raw score of 1
-  if (x > 1e6) return p;             // powers of it might overflow: all scores take the exact way
-  for (int i = 0; i < 4; ++i) p.c[i] = static_cast<float>(kTerms[i] * scale * std::pow(x, 2 * i));
-  p.limit = static_cast<float>(std::min(kLargest / x, 1e18));
+  const double x = scale / softcap;           // of a raw score of 1
+  if (softcap == 0 || !(x <= 1e6)) return p;  // powers of it might overflow: only the exact way
+  for (int i = 0; i < 3; ++i)
+    p.c[i] = static_cast<float>(kTerms[i] * scale * kLog2EDouble * std::pow(x, 2 * i));
+  // The last term must not be 0. Where it is raised, it is less than 2^-24 of the first.
+  const double most = p.c[2] >= kLeast ? 1e18 : std::pow(0x1p-24 * scale / kLeast, 0.25);
+  p.c[2] = std::max(p.c[2], static_cast<float>(kLeast));
+  p.limit = static_cast<float>(std::min(kLargest / x, most));
   return p;
 }
 

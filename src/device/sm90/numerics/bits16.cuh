@@ -202,9 +202,9 @@ struct Qk16 {
   static OCTAVO_DEVICE void finish_accumulator_bias(Scores&) {}
   static OCTAVO_DEVICE void finish_qk(Scores&, u32 /*stage*/, u32 /*lane*/) {}
 
-  // Modifiers leave the scores in natural units.
+  // With a bias the scores are in natural units.
   static OCTAVO_DEVICE float multiplier(const Rows&, int /*r*/, float scale_log2, float row_level) {
-    if (!changes_scores(C.modifiers)) return scale_log2;
+    if (!C.modifiers.bias) return scale_log2;
     return is_huge<G>(row_level) ? 1.0f : kLog2E;
   }
   static OCTAVO_DEVICE float k_scale(const Scores&, int /*n8*/) { return 1.0f; }

@@ -6,15 +6,17 @@
 #include "device/sm90/numerics/fp8.cuh"
 #include "device/sm90/numerics/fp8_f16.cuh"
 #include "device/sm90/numerics/int8.cuh"
+#include "device/sm90/numerics/modified16.cuh"
 #include "device/sm90/numerics/quantized.cuh"
 
 namespace octavo::sm90 {
 
 // mixed: 8-bit Q and K with 16-bit P and V.
-enum class NumericsKind : int { bits16, mixed, fp8, fp8_f16, int8 };
+enum class NumericsKind : int { bits16, modified16, mixed, fp8, fp8_f16, int8 };
 
 constexpr NumericsKind numerics_kind(const Sm90ForwardConfig& c) {
-  return !is_8bit_qk(c)      ? NumericsKind::bits16
+  return fuses_modifiers(c)  ? NumericsKind::modified16
+         : !is_8bit_qk(c)    ? NumericsKind::bits16
          : !is_8bit_pv(c)    ? NumericsKind::mixed
          : is_int8_pv(c)     ? NumericsKind::int8
          : has_f16_scores(c) ? NumericsKind::fp8_f16
@@ -26,6 +28,10 @@ struct SelectNumerics;
 template <class G>
 struct SelectNumerics<G, NumericsKind::bits16> {
   using Type = NumericsPv16<G, Qk16<G>>;
+};
+template <class G>
+struct SelectNumerics<G, NumericsKind::modified16> {
+  using Type = NumericsModified16<G>;
 };
 template <class G>
 struct SelectNumerics<G, NumericsKind::mixed> {

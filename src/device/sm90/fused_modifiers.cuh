@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softcap and ALiBi as part of the exponent of P = 2^(softcap(scale * s) - alibi - ref_max), for
+// 16-bit kernels without a bias. Scores stay raw until then, so that the work runs beside the exps
+// and the maximum need not wait for it: softcap is monotonic, and ALiBi has a bound in each block.
+#pragma once
+
+#include "device/core/score_modifiers.cuh"
+#include "device/core/score_rows.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/thread.cuh"
+#include "device/sm90/geometry.cuh"
+#include "device/sm90/softmax.cuh"
+
+namespace octavo::sm90 {
+
+constexpr bool fuses_modifiers(const Sm90ForwardConfig& c) {
+  return (c.modifiers.softcap || c.modifiers.alibi) && !c.modifiers.bias;
+}
+
+// Which formula of softcap a score takes depends on the score alone. A hidden score, -infinity,
+// takes the polynomial, which ends there at -infinity.
+OCTAVO_DEVICE bool is_large(float s, const SoftcapPolynomial& series) {
+  return ptx::abs_f32(s) > series.limit && s > -kInfinity;
+}
+// softcap(scale * s) + addition, in log2 units.
+OCTAVO_DEVICE float capped_plus(float s, const ScoreModifierParams& m, float scale_log2,
+                                float addition) {
+  const float small = ptx::fused_multiply_add(s, softcap_factor(s, m.softcap_series), addition);
+  const float exponential =
+      ptx::exp2_approx(s * (scale_log2 * m.inverse_softcap_log2 * (2 * kLog2E)));
+  const float tanh_large = ptx::fused_multiply_add(
+      -2 * m.softcap_log2, ptx::reciprocal_approx(1.0f + exponential), m.softcap_log2 + addition);
+  const float large =
+      m.softcap_log2 != 0 ? tanh_large : ptx::fused_multiply_add(s, scale_log2, addition);
+  return is_large(s, m.softcap_series) ? large : small;
+}
+
+// The modifiers of a thread's scores of one block.
+template <class G>
+struct FusedModifiers {
+  static constexpr Sm90ForwardConfig C = G::C;
+  static constexpr bool kSoftcap = C.modifiers.softcap, kAlibi = C.modifiers.alibi;
+
+  const ScoreModifierParams* m;
+  float scale_log2;
+  // ALiBi, as in ScoreModifier::Slopes, but in log2 units.
+  float slope[2], distance[2];
+  bool left;
+  bool linear;       // of the whole warp: ALiBi is linear in the column
+  bool simple;       // and all scores are inside the limit of softcap's polynomial
+  float largest[2];  // no score of the row, before any is hidden, exceeds this or 0
+
+  // The ALiBi of the first column plus `addition`, and what each column adds, if ALiBi is linear.
+  OCTAVO_DEVICE float column_slope(int r) const { return left ? slope[r] : -slope[r]; }
+  OCTAVO_DEVICE float first_column(int r, float addition) const {
+    return ptx::fused_multiply_add(-column_slope(r), distance[r], addition);
+  }
+  OCTAVO_DEVICE float linear_alibi(int r, int column, float first) const {
+    return ptx::fused_multiply_add(column_slope(r), static_cast<float>(column), first);
+  }
+  OCTAVO_DEVICE float alibi(int r, int column, float addition) const {
+    if (kSoftcap && linear) return linear_alibi(r, column, first_column(r, addition));
+    return apply_alibi(addition, slope[r], distance[r] - static_cast<float>(column));
+  }
+
+  // No exponent of the row exceeds this by more than its rounding.
+  OCTAVO_DEVICE float most_exponent(int r) const {
+    float most = largest[r] * scale_log2;
+    if (kSoftcap && m->softcap_log2 != 0) most = ptx::min_f32(most, m->softcap_log2);
+    if (!kAlibi) return most;
+    constexpr int kLastColumn = C.block_n - 7;
+    const float first = first_column(r, 0);
+    const float nearest = ptx::max_f32(first, linear_alibi(r, kLastColumn, first));
+    return linear ? most + nearest : kInfinity;
+  }
+
+  OCTAVO_DEVICE float small_exponent(float s, float addition) const {
+    const float factor = kSoftcap ? softcap_factor(s, m->softcap_series) : scale_log2;
+    return ptx::fused_multiply_add(s, factor, addition);
+  }
+  // The exponent of a score in a column, plus `addition`. kSmall: the score is not large.
+  template <bool kSmall>
+  OCTAVO_DEVICE float exponent(float s, int r, int column, float addition) const {
+    if (kAlibi) addition = alibi(r, column, addition);
+    return kSoftcap && !kSmall ? capped_plus(s, *m, scale_log2, addition)
+                               : small_exponent(s, addition);
+  }
+  // The same if `simple`. `first`: the addition, with the ALiBi of the first column.
+  OCTAVO_DEVICE float simple_exponent(float s, int r, int column, float first) const {
+    return small_exponent(s, kAlibi ? linear_alibi(r, column, first) : first);
+  }
+
+  // Calls use(i, exponent) for registers i of the scores of row r, in groups [from, to) of eight
+  // columns. A few groups at a time take the code for large scores, if the warp has any there: at
+  // once they would need too many registers.
+  template <class Use>
+  OCTAVO_DEVICE void for_each_exponent(const float* s, int r, float addition, int from, int to,
+                                       Use&& use) const {
+    constexpr int kAtOnce = 2;
+    OCTAVO_UNROLL
+    for (int first = from; first < to; first += kAtOnce) {
+      const int end = min_of(first + kAtOnce, to);
+      bool has_large = false;
+      OCTAVO_UNROLL
+      for (int i = first * 2; kSoftcap && i < end * 2; ++i)
+        has_large |= is_large(s[register_of(i, r)], m->softcap_series);
+      if (kSoftcap && ptx::warp_any(has_large))
+        visit<false>(s, r, addition, first, end, use);
+      else
+        visit<true>(s, r, addition, first, end, use);
+    }
+  }
+  // The register of a row's i-th score.
+  static OCTAVO_DEVICE constexpr int register_of(int i, int r) { return i / 2 * 4 + r * 2 + i % 2; }
+  template <bool kSmall, class Use>
+  OCTAVO_DEVICE void visit(const float* s, int r, float addition, int from, int to,
+                           Use& use) const {
+    OCTAVO_UNROLL
+    for (int i = from * 2; i < to * 2; ++i) {
+      const int at = register_of(i, r);
+      use(at, exponent<kSmall>(s[at], r, i / 2 * 8 + i % 2, addition));
+    }
+  }
+};
+
+}  // namespace octavo::sm90
