@@ -185,9 +185,9 @@ Status launch_sm80_backward(const Gpu& gpu, const LoadedSm80Backward& kernels,
                             void* workspace, Stream stream) {
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
-  OCTAVO_RETURN_IF_ERROR(
-      launch_row_stats(gpu, kernels.shared.row_stats, run_problem,
-                       row_stats_params(run_problem, arguments, workspace), stream));
+  OCTAVO_RETURN_IF_ERROR(launch_row_stats(gpu, kernels.shared.row_stats, run_problem,
+                                          row_stats_params(run_problem, arguments, workspace),
+                                          stream));
   const auto launch_pass = [&](const BackwardKernel& kernel, const Sm80BackwardConfig& config) {
     return launch_backward(gpu, kernel, sm80_backward_tiles(run_problem, arguments, config),
                            sm80::threads(config),
