@@ -95,10 +95,10 @@ OCTAVO_HD constexpr bool carries_dk(const Config& c) { return c.block_m <= 64; }
 
 // A row of a tile in shared memory: panels of 64 columns. TMA fills the columns of the last panel
 // that are beyond the head's with zeros, and only dQ^T reads them.
-OCTAVO_HD constexpr Panels head_panels(const Config& c) {
-  return panels(round_up(c.head_dim, 64), c.element);
-}
 OCTAVO_HD constexpr int panel_columns(const Config& c) { return round_up(c.head_dim, 64); }
+OCTAVO_HD constexpr Panels head_panels(const Config& c) {
+  return panels(panel_columns(c), c.element);
+}
 
 // A warpgroup computes 64 columns of the head as rows of dQ^T = K^T dS^T; else 64 queries of
 // dQ = dS K.

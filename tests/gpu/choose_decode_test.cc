@@ -56,6 +56,20 @@ TEST(ChooseDecode, FitsEveryChip) {
   EXPECT_EQ(chosen, 1344);  // of 1600, without FP8 on two chips
 }
 
+// Addresses within a row are combined by XOR, so stages begin at multiples of a row.
+TEST(ChooseDecode, StagesThatAreNotAlignedToARowAreRefused) {
+  DecodeConfig c =
+      choose_decode(decoding(DType::f16, DType::e4m3, 1, 256), decoding_chip(90)).config;
+  EXPECT_TRUE(feasible(c, decoding_chip(90)).ok());
+  c.block_m = 8;
+  c.block_n = 16;
+  c.warps = 1;
+  c.min_ctas = 1;
+  const Status status = feasible(c, decoding_chip(90));
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("aligned to a row"), std::string::npos) << status.message();
+}
+
 // Up to eight query rows are the columns of mma tiles; more are 16 or 32 rows. A quantized cache of
 // many work tiles then has more CTAs per SM.
 TEST(ChooseDecode, UpToEightRowsAreColumns) {

@@ -82,19 +82,22 @@ TEST(ChooseSm90Backward, ColumnsAreThoseOfTheNextWidth) {
     EXPECT_EQ(columns(head_dim), expected) << head_dim;
 }
 
-// Tiles of 128 keys for 66 CTAs or fewer would leave half of the SMs without one.
+// Tiles of 128 keys for 66 CTAs or fewer would leave half of the SMs without one. A head keeps at
+// most 66 tiles, so that dQ is added in the cyclic order.
 TEST(ChooseSm90Backward, FewKeysTakeSmallerTiles) {
-  const auto keys_of_a_tile = [](std::int64_t head_dim, std::int64_t seqlen_kv, bool invariant) {
+  const auto keys_of_a_tile = [](std::int64_t head_dim, std::int64_t seqlen_kv, bool invariant,
+                                 std::int64_t heads = 2) {
     Problem problem = backward_problem(head_dim);
     problem.batch = 1;
-    problem.heads_q = problem.heads_kv = 1;
+    problem.heads_q = problem.heads_kv = heads;
     problem.seqlen_kv = seqlen_kv;
     problem.options.batch_invariant = invariant;
     return choose_sm90_backward(problem, kSms).config.block_n;
   };
   for (const std::int64_t head_dim : {64, 96, 128}) {
-    EXPECT_EQ(keys_of_a_tile(head_dim, 66 * 128, false), 64) << head_dim;
-    EXPECT_EQ(keys_of_a_tile(head_dim, 66 * 128 + 1, false), 128) << head_dim;
+    EXPECT_EQ(keys_of_a_tile(head_dim, 33 * 128, false), 64) << head_dim;
+    EXPECT_EQ(keys_of_a_tile(head_dim, 33 * 128 + 1, false), 128) << head_dim;
+    EXPECT_EQ(keys_of_a_tile(head_dim, 33 * 128 + 1, false, 1), 128) << head_dim;
     EXPECT_EQ(keys_of_a_tile(head_dim, 128, true), 128) << head_dim;
   }
   EXPECT_EQ(keys_of_a_tile(256, 128, false), 64);

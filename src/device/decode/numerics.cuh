@@ -6,7 +6,7 @@
 // The policies have the same members:
 //   kRescaleLog2    O is rescaled only when a maximum grows by 2^this
 //   convert_row     converts a row of Q, if G::kConvertsQ
-//   KvScales        where the scales of a sequence and KV head are; copies those of 16 keys
+//   KvScales        where the scales of a sequence and KV head are; copies those of a warp's keys
 //   k_head_scale    K's scale, if it is one per head; else 1
 //   has_k_scales    whether K has a scale for each key
 //   k_key_scale     K's scale of the thread's key i, if each key has one

@@ -63,7 +63,8 @@ struct FusedModifiers {
     return apply_alibi(addition, slope[r], distance[r] - static_cast<float>(column));
   }
 
-  // No exponent of the row exceeds this by more than its rounding.
+  // No exponent of the row exceeds this. With ALiBi the exponents are rounded otherwise, so their
+  // rounding errors are added.
   OCTAVO_DEVICE float most_exponent(int r) const {
     float most = largest[r] * scale_log2;
     if (kSoftcap && m->softcap_log2 != 0) most = ptx::min_f32(most, m->softcap_log2);
@@ -71,7 +72,8 @@ struct FusedModifiers {
     constexpr int kLastColumn = C.block_n - 7;
     const float first = first_column(r, 0);
     const float nearest = ptx::max_f32(first, linear_alibi(r, kLastColumn, first));
-    return linear ? most + nearest : kInfinity;
+    const float rounding = (ptx::abs_f32(most) + ptx::abs_f32(nearest)) * 0x1p-22f;
+    return linear ? most + nearest + rounding : kInfinity;
   }
 
   OCTAVO_DEVICE float small_exponent(float s, float addition) const {

@@ -63,8 +63,10 @@ struct ScoreModifier {
       Registers::for_each_score(
           s, [&](u32, int, float& score) { score *= softcap_factor(score, series); });
     else
-      Registers::for_each_score(
-          s, [&](u32, int, float& score) { score = capped_plus(score, m, scale_log2, 0); });
+      Registers::for_each_score(s, [&](u32, int, float& score) {
+        const float finite = score == -kInfinity ? kLowest : score;  // no score is hidden yet
+        score = capped_plus(finite, m, scale_log2, 0);
+      });
   }
 
   // ALiBi of the thread's two rows of a tile; without ALiBi the slopes are 0.

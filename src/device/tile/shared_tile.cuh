@@ -47,13 +47,14 @@ struct LaneAddress {
   u32 row_address;  // includes the chunk if the row length is a power of two
   u32 chunk_bytes;  // swizzled
 
-  // `chunk` must have no bit in common with the chunks added later.
+  // `chunk` and the chunks of at() are combined by XOR.
   OCTAVO_DEVICE LaneAddress(const Tile& tile, u32 row, u32 chunk)
       : row_address(tile.base + row * kRowBytes),
         chunk_bytes((chunk ^ (row / (8 / Tile::kGroups) % Tile::kGroups)) * 16) {
     if (kPowerOfTwo) row_address |= chunk_bytes;
   }
-  // `rows`, a multiple of 8, and `chunk` are constants.
+  // `rows` and `chunk` are constants. Rows that are not a multiple of 8 have their swizzle in
+  // `chunk`.
   OCTAVO_DEVICE u32 at(u32 rows, u32 chunk) const {
     const u32 address =
         kPowerOfTwo ? row_address ^ (chunk * 16) : row_address + (chunk_bytes ^ (chunk * 16));

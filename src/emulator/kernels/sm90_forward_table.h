@@ -382,8 +382,8 @@ constexpr void for_each_block_mask_sm90_config(const Take& take) {
 }
 
 // V with another head_dim than Q and K: 192 and 128, with three warpgroups and both schedules, with
-// and without columns of ones, and with every modifier; an O with more columns than Q that goes through
-// shared memory; panels of other widths; and split-KV, over a cluster and in a CTA.
+// and without columns of ones, and with every modifier; an O with more columns than Q that goes
+// through shared memory; panels of other widths; and split-KV, over a cluster and in a CTA.
 constexpr Sm90ForwardConfig other_v_config(const Sm90ForwardConfig& of, int head_dim,
                                            int head_dim_v) {
   return sm90::config_of(sm90::with_head_dims({.config = of, .estimate = {}}, head_dim, head_dim_v),

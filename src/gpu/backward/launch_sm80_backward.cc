@@ -136,8 +136,8 @@ BlockMaskedBackwardParams sm80_backward_params(const Problem& run_problem,
 
 Status load_backward_kernel(const Gpu& gpu, const KernelSource& source, int smem_bytes,
                             BackwardKernel& kernel, LoadedBackward& loaded) {
-  // The kernels of the tables do not spill, which a test asserts. Some kernels with narrow loads
-  // do; a slow kernel is better than an error.
+  // Without a block mask the kernels of the tables do not spill, which a test asserts. Some others
+  // and some with narrow loads do; a slow kernel is better than an error.
   constexpr CubinPolicy kPolicy{.allow_spills = true};
   const Result<cuda::Function> found = load_function(gpu, source, smem_bytes, kPolicy);
   if (!found.ok()) return found.status();

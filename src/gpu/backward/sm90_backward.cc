@@ -26,11 +26,17 @@ std::int64_t head_tiles(const Problem& p, std::int64_t tokens_q, int block_m) {
   return div_up<std::int64_t>(p.seqlen_q, block_m) * p.batch;
 }
 
-// Whether even tiles of half as many keys would not be more than the SMs. The answer depends on
-// batch and heads, so it is no with batch_invariant.
+// A head with more tiles adds dQ in the order of the keys instead of cyclically. Half of the SMs,
+// as CTAs of other kernels may occupy some of them for a while.
+i32 max_cyclic_tiles(int sms) { return sms / 2; }
+
+// Whether even tiles of half as many keys would not be more than the SMs, nor those of a head too
+// many for the cyclic order. The answer depends on batch and heads, so it is no with
+// batch_invariant.
 bool has_few_keys(const Problem& p, int block_n, int sms) {
-  const std::int64_t tiles = div_up<std::int64_t>(p.seqlen_kv, block_n) * p.heads_kv * p.batch;
-  return !p.options.batch_invariant && 2 * tiles <= sms;
+  const std::int64_t of_head = div_up<std::int64_t>(p.seqlen_kv, block_n);
+  return !p.options.batch_invariant && 2 * of_head * p.heads_kv * p.batch <= sms &&
+         2 * of_head <= max_cyclic_tiles(sms);
 }
 
 Status set_tensor_maps(const Driver& driver, const BackwardArguments& a,
@@ -100,8 +106,7 @@ ModifiedSm90BackwardParams sm90_backward_params(const Problem& run_problem,
   p.heads_per_group = run_problem.options.batch_invariant
                           ? all_heads
                           : std::clamp(gpu.sms / std::max(p.n_tiles, 1), 1, all_heads);
-  // Half, as CTAs of other kernels may occupy some of the SMs for a while.
-  p.max_cyclic_tiles = gpu.sms / 2;
+  p.max_cyclic_tiles = max_cyclic_tiles(gpu.sms);
   if (any(c.modifiers))
     p.modifiers = backward_modifier_params(run_problem, a, p.scale_log2, c.modifiers.softcap);
   return p;

@@ -141,6 +141,9 @@ Status feasible(const DecodeConfig& c, const GpuInfo& gpu) {
     return wrong_field("block_n", c.block_n, "multiples of 32, and of 64 for head_dim, with int4");
   if (c.block_n < 16 || c.block_n > 128 || c.block_n % 16 != 0)
     return wrong_field("block_n", c.block_n, "multiples of 16 up to 128");
+  const int row = decode::row_bytes(c);
+  if ((row & (row - 1)) == 0 && decode::stage_bytes(c) % row != 0)
+    return wrong_field("block_n", c.block_n, "so many keys that every stage is aligned to a row");
   if (decode::exchange_o_bytes(c) > 2 * decode::tile_bytes(c))
     return wrong_field("block_n", c.block_n, "as many keys as hold the O of a warp's rows");
   if (c.stages < 2 || c.stages > 8) return wrong_field("stages", c.stages, "2 to 8");

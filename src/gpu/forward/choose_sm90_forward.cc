@@ -38,9 +38,14 @@ int tile_columns(const Problem& p, ScoreType scores, std::int64_t columns) {
   return next == table.end() ? 0 : next->config.head_dim;
 }
 
-// The rows that may serve a kernel problem. If V needs other tiles than Q and K, they are those
-// that were timed for the pair, and rows made of those with as many columns as either: all of them,
-// or beside timed rows the ones with split-KV.
+bool is_timed_for_pair(const sm90::TableRow& row) {
+  return std::any_of(std::begin(sm90::kTableOfPairs), std::end(sm90::kTableOfPairs),
+                     [&](const sm90::TableRow& timed) { return timed.config == row.config; });
+}
+
+// The rows that may serve a kernel problem. If V needs other tiles than Q and K, these are the rows
+// that were timed for the pair and the split-KV rows of either width, scaled; without timed rows,
+// all rows of either width, scaled.
 std::vector<sm90::TableRow> rows_for(const Problem& p, ScoreType scores) {
   const int qk = tile_columns(p, scores, p.head_dim), v = tile_columns(p, scores, p.head_dim_v);
   std::vector<sm90::TableRow> rows;
@@ -375,6 +380,7 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
     return chosen;
   }
   double best = std::numeric_limits<double>::infinity();
+  bool is_scaled = false;  // the row's times are of other columns of V
   const auto consider = [&](const sm90::TableRow& row, const Problem& counted, bool pack_gqa) {
     const double us = estimated_us(row, counted, gpu);
     if (us >= best) return;
@@ -388,6 +394,7 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
       return;
     best = us;
     chosen.config = config;
+    is_scaled = config.head_dim_v > 0 && !is_timed_for_pair(row);
   };
   for (const sm90::TableRow& row : rows_for(p, scores)) {
     consider(row, p, false);
@@ -396,9 +403,9 @@ ChosenSm90Forward choose_sm90_forward(const Resolved& resolved, const GpuInfo& g
   }
   chosen.reason =
       fmt::format("{}: the fastest, {:.3g} us by the table{}", shape_text(chosen.config), best,
-                  sm90::is_mixed(chosen.config)  ? " of 16-bit kernels"
-                  : chosen.config.head_dim_v > 0 ? ", counted for the columns of V"
-                                                 : "");
+                  sm90::is_mixed(chosen.config) ? " of 16-bit kernels"
+                  : is_scaled                   ? ", counted for the columns of V"
+                                                : "");
   // O is divided by the sum of the rounded P, which is not exact enough for LSE.
   if (p.lse && chosen.config.sum_rounded_p) {
     chosen.config.sum_rounded_p = false;
