@@ -183,7 +183,9 @@ struct Geometry {
   // memory.
   static OCTAVO_DEVICE u32 exchanged_o(int stage, u32 warp, u32 i, u32 lane) {
     constexpr u32 kFloats = kTilesM * kOTiles * 4;
-    return stage_base(stage) + ((warp * kFloats + i) * 32 + lane) * 4;
+    // Of a transposed tile a warp reads elements 0 and 2, or 1 and 3, at once: from other banks.
+    const u32 at = kTransposed ? lane ^ (i / 2 % 2 * 4) : lane;
+    return stage_base(stage) + ((warp * kFloats + i) * 32 + at) * 4;
   }
   static OCTAVO_DEVICE u32 exchanged_row(u32 warp, i32 row, u32 which) {
     return stage_base(C.stages) + ((warp * C.block_m + static_cast<u32>(row)) * 2 + which) * 4;
