@@ -6,8 +6,8 @@ usage: kernel_tables.py           writes them, from block_masks.json, wide_heads
                                   of evidence/nvidia-h200
        kernel_tables.py --check   fails if a page says something else
 
-`tools/time_block_masks.py --json` and `tools/time_wide_heads.py --json` write such files; evolve.json
-has what the ledgers of runs and `search_sm90 shape` say.
+`tools/time_block_masks.py --json`, `tools/time_wide_heads.py --json` and `tools/evolve_evidence.py` write
+such files.
 """
 
 import argparse

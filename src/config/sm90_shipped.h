@@ -403,7 +403,7 @@ OCTAVO_HD constexpr int resident_ctas(const Sm90ForwardConfig& c, int most) {
 }
 
 // Kernels whose V has other columns than Q and K, timed at the head dims of MLA's prefill with
-// 1,024 to 8,192 keys and fitted by hand.
+// 2,048 to 8,192 keys and fitted by hand.
 // clang-format off
 inline constexpr TableRow kTableOfPairs[] = {
     {.config = {.head_dim = 192, .head_dim_v = 128, .warpgroups = 3, .block_n = 80, .stages = 3, .schedule = Schedule::qk_first, .sum_rounded_p = false},

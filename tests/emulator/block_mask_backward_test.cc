@@ -276,7 +276,7 @@ TEST(EmulatorBlockMaskBackward, EveryMutantIsDetected) {
   int tried = 0;
   for (const auto& use : calls) {
     const std::string place = describe(use.place);
-    // What all kernels share, and what kernels with other modifiers do, is tested with them.
+    // Other tests have the mutants of code that other kernels share.
     if (is_in(place, {"device/core/", "backward_modifiers"})) continue;
     if (!test_long() && !is_in(place, {"backward_cursor", "bias_gradient"})) continue;
     ++tried;

@@ -26,7 +26,7 @@ GpuInfo chip_with_tma(int arch) {
   return gpu;
 }
 
-// Of an H200. backward_problem() fills at most 24 of its SMs.
+// The SMs of an H200; backward_problem() fills at most 24 of them.
 constexpr int kSms = 132;
 // A problem with keys for every SM.
 Problem full_problem(std::int64_t head_dim) {

@@ -183,7 +183,8 @@ struct Geometry {
   // memory.
   static OCTAVO_DEVICE u32 exchanged_o(int stage, u32 warp, u32 i, u32 lane) {
     constexpr u32 kFloats = kTilesM * kOTiles * 4;
-    // Of a transposed tile a warp reads elements 0 and 2, or 1 and 3, at once: from other banks.
+    // A warp reads elements 0 and 2 of a transposed tile at once, or 1 and 3: they take other
+    // banks.
     const u32 at = kTransposed ? lane ^ (i / 2 % 2 * 4) : lane;
     return stage_base(stage) + ((warp * kFloats + i) * 32 + at) * 4;
   }

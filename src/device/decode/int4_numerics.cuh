@@ -142,7 +142,7 @@ struct NumericsInt4 {
         for (int n = 0; n < G::kOTiles; ++n) {
           OCTAVO_UNROLL
           for (int e = 0; e < 2; ++e) {
-            // Of tiles of eight columns every second one has the other unit.
+            // Every second group of eight columns has the other unit.
             const float unit = (G::kTransposed ? e : n % 2) == 0 ? 0x1p24f : 0x1p20f;
             const int column = G::kTransposed ? n * 16 : n * 8;
             float& o = state.o[m][n][r * 2 + e];

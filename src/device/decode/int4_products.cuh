@@ -78,23 +78,29 @@ struct ProductsInt4 {
         auto& o = state.o[m][kTilesD];
         Operands::mma_pv(o, w[m], zeros, o);
       }
-      OCTAVO_UNROLL
-      for (int pair = 0; pair < kChunks / 2; ++pair) {
-        u32 v[4];  // eight keys, the next eight; then the same of the second chunk
-        ptx::ldmatrix_x4_trans(v, lane.at(static_cast<u32>(step * 16), static_cast<u32>(pair * 2)));
-        FragmentA scaled[kTilesM];
-        OCTAVO_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          const int chunk = pair * 2 + i;
-          if (chunk * 32 % C.group == 0)
-            scale_weights(scaled, w, thread, stage, key, static_cast<u32>(chunk * 32 / C.group));
-          add_chunk(state, scaled, chunk, v[2 * i], v[2 * i + 1]);
-        }
-      }
+      FragmentA scaled[kTilesM];
+      for_each_chunk_of_v(lane, step, [&](int chunk, u32 low, u32 high) {
+        if (chunk * 32 % C.group == 0)
+          scale_weights(scaled, w, thread, stage, key, static_cast<u32>(chunk * 32 / C.group));
+        add_chunk(state, scaled, chunk, low, high);
+      });
     }
   }
 
  protected:
+  // Loads the values of sixteen keys, and calls use(chunk, low, high) for each 32 columns: `low`
+  // holds them for eight keys, `high` for the others.
+  template <class Lane, class Use>
+  static OCTAVO_DEVICE void for_each_chunk_of_v(const Lane& lane, int step, Use&& use) {
+    OCTAVO_UNROLL
+    for (int pair = 0; pair < kChunks / 2; ++pair) {
+      u32 v[4];  // eight keys, the next eight; then the same of the second chunk
+      ptx::ldmatrix_x4_trans(v, lane.at(static_cast<u32>(step * 16), static_cast<u32>(pair * 2)));
+      OCTAVO_UNROLL
+      for (int i = 0; i < 2; ++i) use(pair * 2 + i, v[2 * i], v[2 * i + 1]);
+    }
+  }
+
   // The address that a lane passes to ldmatrix for eight rows of scales and zeros, beginning with
   // row `first`. Rows past the last wrap around to the first: their products are not used, or are
   // multiplied by 0.

@@ -71,19 +71,12 @@ struct ProductsInt4Transposed : ProductsInt4<G> {
       add_transposed(state.o[0][G::kOTiles], [&](float(&o)[4]) {
         Operands::mma_pv(o, FragmentA{{zeros[0], 0, zeros[1], 0}}, w.r, o);
       });
-      OCTAVO_UNROLL
-      for (int pair = 0; pair < kChunks / 2; ++pair) {
-        u32 v[4];  // eight keys, the next eight; then the same of the second chunk
-        ptx::ldmatrix_x4_trans(v, lane.at(static_cast<u32>(step * 16), static_cast<u32>(pair * 2)));
-        FragmentB scaled;
-        OCTAVO_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          const int chunk = pair * 2 + i;
-          if (chunk * 32 % C.group == 0)
-            scale_weights(scaled, w, thread, stage, key, static_cast<u32>(chunk * 32 / C.group));
-          add_chunk_of_v(state, scaled, chunk, v[2 * i], v[2 * i + 1]);
-        }
-      }
+      FragmentB scaled;
+      Base::for_each_chunk_of_v(lane, step, [&](int chunk, u32 low, u32 high) {
+        if (chunk * 32 % C.group == 0)
+          scale_weights(scaled, w, thread, stage, key, static_cast<u32>(chunk * 32 / C.group));
+        add_chunk_of_v(state, scaled, chunk, low, high);
+      });
     }
   }
 

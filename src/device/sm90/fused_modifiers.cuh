@@ -17,7 +17,7 @@ constexpr bool fuses_modifiers(const Sm90ForwardConfig& c) {
   return (c.modifiers.softcap || c.modifiers.alibi) && !c.modifiers.bias;
 }
 
-// Which formula of softcap a score takes depends on the score alone. A hidden score, -infinity,
+// The score alone decides which formula of softcap it takes. A hidden score, -infinity,
 // takes the polynomial, which ends there at -infinity.
 OCTAVO_DEVICE bool is_large(float s, const SoftcapPolynomial& series) {
   return ptx::abs_f32(s) > series.limit && s > -kInfinity;

@@ -11,6 +11,7 @@
 #include "emulator/kernels/sm90_backward.h"
 #include "gpu/backward/sm80_backward.h"
 #include "gpu/jit/config_text.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo {
 namespace {
@@ -90,24 +91,8 @@ class BackwardMemory {
         std::max<std::int64_t>(sequences - 1, 0) * a_.alibi_batch_stride + a_.q.shape[1]);
     if (a_.alibi_slopes != nullptr)
       memory.add_array("alibi_slopes", a_.alibi_slopes, slopes * sizeof(float), Use::read);
-    add_block_mask(memory);
+    add_block_mask(memory, a_.block_mask);
     return memory;
-  }
-  void add_block_mask(emulator::GlobalMemory& memory) const {
-    const BlockMask& m = a_.block_mask;
-    if (m.block_size == 0) return;
-    const std::int64_t rows = m.batch * m.heads * m.q_blocks;
-    const auto add_words = [&memory](const char* name, const void* array, std::int64_t words) {
-      if (array != nullptr)
-        memory.add_array(name, array, static_cast<std::size_t>(words) * sizeof(std::int32_t),
-                         Use::read);
-    };
-    add_words("kv_num_blocks", m.kv_num_blocks, rows);
-    add_words("kv_indices", m.kv_indices, rows * m.kv_capacity);
-    add_words("full_kv_num_blocks", m.full_kv_num_blocks, rows);
-    add_words("full_kv_indices", m.full_kv_indices, rows * m.full_kv_capacity);
-    add_words("bit_indices", m.bit_indices, rows * m.kv_capacity);
-    add_words("bits", m.bits, m.bit_blocks * m.block_size * m.block_size / 32);
   }
   emulator::GlobalMemory common(Use of_workspace) const {
     emulator::GlobalMemory memory;

@@ -83,6 +83,22 @@ EmulatedFunction emulated_function(const emulator::EmulatedLadder& kernel, int a
   return {"ladder " + brief_text(kernel.config), arch, entry, false};
 }
 
+void add_block_mask(emulator::GlobalMemory& memory, const BlockMask& m) {
+  if (m.block_size == 0) return;
+  const std::int64_t rows = m.batch * m.heads * m.q_blocks;
+  const auto add_words = [&memory](const char* name, const void* array, std::int64_t words) {
+    if (array != nullptr)
+      memory.add_array(name, array, static_cast<std::size_t>(words) * sizeof(std::int32_t),
+                       emulator::GlobalMemory::Use::read);
+  };
+  add_words("kv_num_blocks", m.kv_num_blocks, rows);
+  add_words("kv_indices", m.kv_indices, rows * m.kv_capacity);
+  add_words("full_kv_num_blocks", m.full_kv_num_blocks, rows);
+  add_words("full_kv_indices", m.full_kv_indices, rows * m.full_kv_capacity);
+  add_words("bit_indices", m.bit_indices, rows * m.kv_capacity);
+  add_words("bits", m.bits, m.bit_blocks * m.block_size * m.block_size / 32);
+}
+
 emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& a) {
   using Use = emulator::GlobalMemory::Use;
   emulator::GlobalMemory memory;
@@ -125,15 +141,7 @@ emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& a)
     add_words("k_groups", a.k_groups.data, groups_words(a.k, a.k_groups));
     add_words("v_groups", a.v_groups.data, groups_words(a.v, a.v_groups));
   }
-  if (const BlockMask& m = a.block_mask; m.block_size != 0) {
-    const std::int64_t rows = m.batch * m.heads * m.q_blocks;
-    add_words("kv_num_blocks", m.kv_num_blocks, rows);
-    add_words("kv_indices", m.kv_indices, rows * m.kv_capacity);
-    add_words("full_kv_num_blocks", m.full_kv_num_blocks, rows);
-    add_words("full_kv_indices", m.full_kv_indices, rows * m.full_kv_capacity);
-    add_words("bit_indices", m.bit_indices, rows * m.kv_capacity);
-    add_words("bits", m.bits, m.bit_blocks * m.block_size * m.block_size / 32);
-  }
+  add_block_mask(memory, a.block_mask);
   const auto spans = static_cast<std::size_t>(a.sequences + 1) * sizeof(std::int32_t);
   if (a.cu_seqlens_q != nullptr) memory.add_array("cu_seqlens_q", a.cu_seqlens_q, spans, Use::read);
   if (a.cu_seqlens_kv != nullptr)

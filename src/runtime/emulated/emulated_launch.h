@@ -27,6 +27,8 @@ EmulatedFunction emulated_combine(const emulator::EmulatedDecode& kernel, int ar
 EmulatedFunction emulated_function(const emulator::EmulatedAppend& kernel, int arch);
 EmulatedFunction emulated_function(const emulator::EmulatedLadder& kernel, int arch);
 
+// Lets a kernel read the lists and bits of a block mask.
+void add_block_mask(emulator::GlobalMemory& memory, const BlockMask& block_mask);
 // The memory that a forward kernel with these arguments, or a quantizer, may access.
 emulator::GlobalMemory memory_of(const Problem& run_problem, const Arguments& arguments);
 emulator::GlobalMemory memory_of(const QuantizeLaunch& launch);
