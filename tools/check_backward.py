@@ -10,8 +10,8 @@ cancels. Every problem runs twice and must give the same bits. Rows that belong 
 varlen batch must stay untouched, and padding must get zeros. With --time the backward pass is timed
 next to PyTorch's flash backend, and with each modifier next to itself without.
 
-usage: check_backward.py --library build/liboctavo.so [--cases 200] [--seconds N] [--seed 0]
-                         [--device cuda:0] [--time]
+usage: check_backward.py --library build/liboctavo.so [--cases 200] [--per-kernel 1]
+                         [--seconds N] [--seed 0] [--device cuda:0] [--time]
 """
 
 import argparse
@@ -54,28 +54,29 @@ class Case:
                 f"padding={self.padding} block_size={self.block_size}")
 
     @staticmethod
-    def sample(r):
-        varlen = r.random() < 0.25
+    def sample(r, kernels):
+        """A problem; what selects kernels is drawn from `kernels`."""
+        varlen = kernels.random() < 0.25
         heads_kv = r.choice((1, 1, 2, 3))
         count = r.choice((1, 3, 5)) if varlen else 1
         longest = r.choice((40, 200, 700))
         q = [r.randint(0 if varlen else 1, longest) for _ in range(count)]
         kv = q if r.random() < 0.4 else [r.randint(0 if varlen else 1, longest) for _ in range(count)]
         window = (-1, -1) if r.random() < 0.6 else (r.randint(-1, 90), r.randint(-1, 90))
-        case = Case(r.choice(("f16", "bf16")), 1 if varlen else r.choice((1, 2, 3)),
-                    heads_kv * r.choice((1, 1, 2, 4)), heads_kv, q, kv, r.choice(HEAD_DIMS),
+        case = Case(kernels.choice(("f16", "bf16")), 1 if varlen else r.choice((1, 2, 3)),
+                    heads_kv * r.choice((1, 1, 2, 4)), heads_kv, q, kv, kernels.choice(HEAD_DIMS),
                     r.choice(("none", "top_left", "bottom_right")), window,
-                    r.choice((None, None, 0.3, -0.1)), varlen, r.choice((0, 0, 0, 1, 2, 4, 8)))
-        if r.random() < 0.6:
-            case.draw_modifiers(r)
+                    r.choice((None, None, 0.3, -0.1)), varlen, kernels.choice((0, 0, 0, 1, 2, 4, 8)))
+        if kernels.random() < 0.6:
+            case.draw_modifiers(r, kernels)
         return case
 
-    def draw_modifiers(self, r):
+    def draw_modifiers(self, r, kernels):
         known = [x for x in MODIFIERS if not self.varlen or x in ("softcap", "alibi", "sinks")]
-        self.modifiers = tuple(r.sample(known, 2))
+        self.modifiers = tuple(kernels.sample(known, 2))
         if "blocks" in self.modifiers:  # not in a padded batch
             self.modifiers = tuple(x for x in self.modifiers if x != "padding")
-            self.block_size = r.choice((64, 128))
+            self.block_size = kernels.choice((64, 128))
         self.bias_by = (r.random() < 0.5, r.random() < 0.5)
         if "padding" in self.modifiers:
             self.padding = []
@@ -445,6 +446,9 @@ def main():
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seconds", type=float, help="begin no case after this time")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--per-kernel", type=int, default=1,
+                        help="problems in turn of one type, head dimension and set of modifiers, whose "
+                             "kernels are compiled once")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--time", action="store_true")
     options = parser.parse_args()
@@ -458,7 +462,8 @@ def main():
         if options.seconds is not None and time.monotonic() - start > options.seconds:
             break
         done += 1
-        case = Case.sample(random.Random(options.seed + i))
+        kernels = random.Random(f"kernels {options.seed} {i // options.per_kernel}")
+        case = Case.sample(random.Random(options.seed + i), kernels)
         try:
             wrong = check_case(torch, octavo, case, options.seed + i)
         except RuntimeError as error:

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects what runs of `octavo evolve` on a GPU showed, for the tables of docs/evolve.md.
 
-usage: evolve_evidence.py COMEBACK.json SHIPPED PATCHES SHAPES.log OUT.json
+usage: evolve_evidence.py PATCHES SHAPES.log OUT.json [COMEBACK.json SHIPPED]...
 
-COMEBACK.json is the --json of a run of `config` from a configuration that was made slower. SHIPPED
-and PATCHES are directories of runs: its best kernel as the only candidate (c2) beside the shipped
-one, and the script examples/evolve_ladder.json. SHAPES.log has what `search_sm90 shape` printed.
-OUT.json keeps the commits that it names.
+PATCHES is the directory of a run of the script examples/evolve_ladder.json, and SHAPES.log has what
+`search_sm90 shape` printed. COMEBACK.json is the --json of a run of `config` from a configuration
+that was made slower, and SHIPPED the directory of a run with its best kernel as the only candidate
+(c2) beside the shipped one. OUT.json keeps the commits that it names.
 """
 
 import json
@@ -29,16 +29,22 @@ def fields(config):
     return dict(re.findall(r"\.(\w+)=(?:\w+::)?(\w+)", re.sub(r",?\.(output|modifiers)=\{[^}]*\}", "", config)))
 
 
-def comeback(report):
+def comeback(report, shipped):
     best = max(report["elites"], key=lambda elite: elite["speedup"])
     before, after = fields(report["base"]), fields(best["config"])
     us = best["case_us"][0]
+    ratio, low, high = rows(shipped, "speedup, speedup_low, speedup_high", "id = 'c2'")[0]
+    controls = {}
+    for elite in report["elites"]:
+        if elite["arm"] != "evolve":
+            controls[elite["arm"]] = max(elite["speedup"], controls.get(elite["arm"], 1.0))
     return {"case": report["cases"][0]["name"], "seed": report["seed"], "seconds": round(report["seconds"]),
             "judged": report["judged"], "base_us": round(us * best["speedup"], 3), "best_us": round(us, 3),
             "speedup": best["speedup"], "low": best["low"], "high": best["high"],
             "changes": ", ".join(f"{key} {before[key]} -> {after[key]}" for key in after
                                  if before.get(key) != after[key]),
-            "audit": best["audit"]}
+            "audit": best["audit"], "controls": controls,
+            "beside_shipped": {"ratio": ratio, "low": low, "high": high}}
 
 
 def patch(levers, verdict, gate, admission, again, reason):
@@ -49,12 +55,9 @@ def patch(levers, verdict, gate, admission, again, reason):
 
 
 def main():
-    if len(sys.argv) != 6:
-        sys.exit(__doc__.split("\n\n")[1])
-    report, shipped, patches, log, out = sys.argv[1:]
-    ratio, low, high = rows(shipped, "speedup, speedup_low, speedup_high", "id = 'c2'")[0]
-    made = {"comeback": comeback(json.loads(pathlib.Path(report).read_text())),
-            "best_beside_shipped": {"ratio": ratio, "low": low, "high": high},
+    patches, log, out, *comebacks = sys.argv[1:] if len(sys.argv) > 3 else sys.exit(__doc__.split("\n\n")[1])
+    made = {"comebacks": [comeback(json.loads(pathlib.Path(report).read_text()), shipped)
+                          for report, shipped in zip(comebacks[::2], comebacks[1::2], strict=True)],
             "exhaustive": [{"shape": [int(n) for n in shape.split(",")], "configurations": int(count),
                             "choice_us": float(choice), "best_us": float(best)}
                            for shape, count, choice, best in re.findall(SHAPE, pathlib.Path(log).read_text())],

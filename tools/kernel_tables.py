@@ -50,11 +50,13 @@ def wide_heads(report):
 
 
 def evolve(report):
-    """What a run found from a slow configuration, what an exhaustive search finds, and what became of patches."""
-    back, beside = report["comeback"], report["best_beside_shipped"]
-    found = table(["from", "changes", "gain", "beside the shipped kernel", "candidates", "seconds"],
+    """What runs found from slow configurations, what an exhaustive search finds, and what became of patches."""
+    found = table(["from", "changes", "gain", "beside the shipped kernel", "candidates", "seconds",
+                   "gain of random", "gain of best_of_n"],
                   [[f"{back['base_us']:.2f} us", back["changes"], f"{back['speedup'] - 1:+.1%}",
-                    f"{beside['ratio'] - 1:+.1%}", str(back["judged"]), str(back["seconds"])]])
+                    f"{back['beside_shipped']['ratio'] - 1:+.1%}", str(back["judged"]), str(back["seconds"])] +
+                   [f"{back['controls'][name] - 1:+.1%}" if name in back["controls"] else ""
+                    for name in ("random", "best_of_n")] for back in report["comebacks"]])
     shapes = table(["batch, heads, tokens, D", "configurations", "the table's choice", "the best of all"],
                    [[", ".join(map(str, row["shape"])), str(row["configurations"]), f"{row['choice_us']:.2f} us",
                      f"{row['best_us']:.2f} us"] for row in report["exhaustive"]])
