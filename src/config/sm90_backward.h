@@ -106,21 +106,19 @@ OCTAVO_HD constexpr bool transposes_dq(const Config& c) {
   return !divides_products(c) && c.block_m < warpgroups(c) * kRows;
 }
 // Parts of a block of dQ that are added to global memory one after another: all of it, or 64
-// columns.
+// columns. They take the dQ buffers in turn, block by block.
 OCTAVO_HD constexpr int dq_slices(const Config& c) {
   return divides_products(c) ? c.head_dim / 64 : 1;
 }
-// With divides_products each half of the columns has slices and buffers of its own, as one
-// warpgroup computes it. The lower half has one more of them if their number is odd.
+// With divides_products one warpgroup computes the lower half of the columns and the other the
+// upper half. The lower half has one more slice if their number is odd.
 OCTAVO_HD constexpr int dq_halves(const Config& c) { return divides_products(c) ? 2 : 1; }
-OCTAVO_HD constexpr int share_of_half(const Config& c, int count, int half) {
-  return (count + dq_halves(c) - 1 - half) / dq_halves(c);
+OCTAVO_HD constexpr int first_dq_slice(const Config& c, int half) {
+  return half == 0 ? 0 : (dq_slices(c) + 1) / 2;
 }
 OCTAVO_HD constexpr int dq_slices_of(const Config& c, int half) {
-  return share_of_half(c, dq_slices(c), half);
-}
-OCTAVO_HD constexpr int dq_buffers_of(const Config& c, int half) {
-  return share_of_half(c, c.dq_buffers, half);
+  return (half + 1 < dq_halves(c) ? first_dq_slice(c, half + 1) : dq_slices(c)) -
+         first_dq_slice(c, half);
 }
 // The warps that hold the columns, or queries, of a slice: with transposes_dq each has 16 columns
 // of the head, and the last warps may have none.
@@ -143,10 +141,10 @@ OCTAVO_HD constexpr Panels ds_panels(const Config& c) { return panels(c.block_n,
 inline constexpr int kDsBuffers = 2;
 inline constexpr int kWorkBytes = 64;  // of a work tile's description
 
-// k_full, v_full, tail_full; full and empty of each stage and buffer; with divides_products p_full
-// of each dS buffer.
+// k_full, v_full, tail_full; full and empty of each stage and buffer, empty of a dQ buffer for each
+// half; with divides_products p_full of each dS buffer.
 OCTAVO_HD constexpr int barriers(const Config& c) {
-  return 3 + 2 * (c.stages_q + c.stages_do + c.dq_buffers + kDsBuffers) +
+  return 3 + 2 * (c.stages_q + c.stages_do + kDsBuffers) + (1 + dq_halves(c)) * c.dq_buffers +
          (divides_products(c) ? kDsBuffers : 0);
 }
 

@@ -16,6 +16,7 @@
 #include "evidence/cases/planned_case.h"
 #include "evolve/engine.h"
 #include "evolve/gates/examine.h"
+#include "evolve/gates/gpu_child.h"
 #include "evolve/gates/standard_gates.h"
 #include "evolve/isolation/isolate.h"
 #include "evolve/summary.h"
@@ -45,30 +46,6 @@ Result<std::unique_ptr<Generator>> generator_named(std::string_view name, const 
   if (name == "scripted") return scripted_generator(s.script);
   return invalid("the generator", fmt::format("'{}'", name),
                  fmt::format("{}", fmt::join(kGenerators, ", ")));
-}
-
-// Sets the task's device to `wanted`, or else to the first GPU, if there is one. Children look for
-// it, because a process that has opened a GPU cannot pass it on. Some drivers do not work with the
-// files or the network of a namespace, so the GPU is looked for with fewer and fewer of them.
-void find_device(Task& task, const std::optional<Device>& wanted) {
-  task.device = wanted.value_or(Device{Device::Kind::cpu, 0});
-  if (wanted && wanted->kind != Device::Kind::cuda) return;
-  Limits limits;
-  limits.gpu = true;
-  for (const Isolation isolation : {Isolation{true, true}, {false, true}, {false, false}}) {
-    limits.isolation = isolation;
-    const ChildResult child = run_isolated(limits, [&wanted] {
-      for (const DeviceInfo& info : devices())
-        if (info.available && info.device.kind == Device::Kind::cuda &&
-            (!wanted || info.device.index == wanted->index))
-          return std::to_string(info.device.index);
-      return std::string();
-    });
-    if (!child.finished() || child.output.empty()) continue;
-    task.device = {Device::Kind::cuda, std::atoi(child.output.c_str())};
-    task.gpu_isolation = isolation;
-    return;
-  }
 }
 
 // The configuration that the library chooses for a problem. On a GPU a child asks for it, as this

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "evolve/gates/gpu_child.h"
 #include "evolve/isolation/isolate.h"
 #include "evolve/measure.h"
 
@@ -20,13 +21,13 @@ int trials() {
 }
 
 // In a child: this process must not open the GPU, or its children could not.
-bool has_hopper() {
+bool is_hopper(const Task& task) {
   Limits limits;
   limits.gpu = true;
-  return run_isolated(limits, [] {
+  limits.isolation = task.gpu_isolation;
+  return run_isolated(limits, [&task] {
            for (const DeviceInfo& info : devices())
-             if (info.available && info.device == Device{Device::Kind::cuda, 0} &&
-                 info.description.find("sm_90") != std::string::npos)
+             if (info.device == task.device && info.description.find("sm_90") != std::string::npos)
                return std::string("yes");
            return std::string();
          }).output == "yes";
@@ -35,9 +36,9 @@ bool has_hopper() {
 class EvolveOnGpu : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!has_hopper()) GTEST_SKIP() << "needs an sm_90 GPU";
+    find_device(task_, Device{Device::Kind::cuda, 0});
+    if (!is_hopper(task_)) GTEST_SKIP() << "needs an sm_90 GPU";
     task_.kernel = "sm90_forward";
-    task_.device = {Device::Kind::cuda, 0};
     task_.shapes = {{"mission", 1, 8, 512, 64}, {"small", 2, 8, 512, 64}};
     task_.base_config = kFast;
     base_.kernel = slower_.kernel = task_.kernel;

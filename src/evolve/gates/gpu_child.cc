@@ -57,4 +57,25 @@ evidence::MakeKernel kernel_of(const KernelConfig& config) {
   return evidence::kernel_of_config(text_of(config));
 }
 
+void find_device(Task& task, const std::optional<Device>& wanted) {
+  task.device = wanted.value_or(Device{Device::Kind::cpu, 0});
+  if (wanted && wanted->kind != Device::Kind::cuda) return;
+  Limits limits;
+  limits.gpu = true;
+  for (const Isolation isolation : {Isolation{true, true}, {false, true}, {false, false}}) {
+    limits.isolation = isolation;
+    const ChildResult child = run_isolated(limits, [&wanted] {
+      for (const DeviceInfo& info : devices())
+        if (info.available && info.device.kind == Device::Kind::cuda &&
+            (!wanted || info.device.index == wanted->index))
+          return std::to_string(info.device.index);
+      return std::string();
+    });
+    if (!child.finished() || child.output.empty()) continue;
+    task.device = {Device::Kind::cuda, std::atoi(child.output.c_str())};
+    task.gpu_isolation = isolation;
+    return;
+  }
+}
+
 }  // namespace octavo::evolve

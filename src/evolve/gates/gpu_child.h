@@ -4,11 +4,17 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "evidence/cases/runner.h"
 #include "evolve/gates/subject.h"
 
 namespace octavo::evolve {
+
+// Sets the task's device to `wanted`, or else to the first GPU, if there is one. Children look for
+// it, because a process that has opened a GPU cannot pass it on. Some drivers do not work with the
+// files or the network of a namespace, so the GPU is looked for with fewer and fewer of them.
+void find_device(Task& task, const std::optional<Device>& wanted);
 
 // Opens the GPU in a child, overwrites its free memory, so that no earlier result is left in it,
 // puts the candidate's sources in place and calls `judge`. "Not done" without a GPU.

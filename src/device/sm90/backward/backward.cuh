@@ -32,7 +32,7 @@
 //   q_empty[s]      4 warps of each warpgroup      producer            Q may be replaced
 //   do_full[s], do_empty[s]                                            the same for dO and delta
 //   dq_full[b]      warps that have a part of it   dQ writer b         dQ of a block, or a slice, is complete
-//   dq_empty[b]     dQ writer b                    all consumers       dQ may be replaced
+//   dq_empty[h][b]  dQ writer b                    consumers of half h dQ may be replaced
 //   tail_full       producer, and the bytes        producer            a tile's last rows can be cleared
 //   ds_full[b]      warps that have a part of it   all consumers       dS of a block is complete
 //   ds_empty[b]     4 warps of each warpgroup      those warps         dS may be replaced
@@ -64,7 +64,9 @@ struct BackwardKernel {
     ptx::mbarrier_init(G::tail_full(), 1);
     for (u32 buffer = 0; buffer < C.dq_buffers; ++buffer) {
       ptx::mbarrier_init(G::dq_full(buffer), G::kDqWarps);
-      ptx::mbarrier_init(G::dq_empty(buffer), 1);
+      for (u32 half = 0; half < dq_halves(C); ++half)
+        ptx::mbarrier_init(G::dq_empty(half, buffer), 1);
+      ptx::mbarrier_arrive(G::dq_empty(G::dq_half(buffer), buffer));  // of the first slices
     }
     for (u32 stage = 0; stage < C.stages_q; ++stage) {
       ptx::mbarrier_init(G::q_full(stage), 1);

@@ -123,7 +123,7 @@ struct Consumer : ConsumerSteps<Config> {
     if (block == 0) return;
     const u32 of_block = block - 1, buffer = of_block % C.dq_buffers;
     arrive(G::ds_empty(of_block % kDsBuffers));
-    ptx::mbarrier_wait(G::dq_empty(buffer), ~(of_block / C.dq_buffers) & 1);
+    ptx::mbarrier_wait(G::dq_empty(0, buffer), of_block / C.dq_buffers & 1);
     Steps::store_dq(dq, 0, G::dq_tile(buffer));
     ptx::fence_proxy_async();
     ptx::warp_sync();

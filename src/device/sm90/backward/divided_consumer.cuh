@@ -13,7 +13,7 @@
 // one block late, so that no warpgroup waits for dS. While one warpgroup computes P or dS, the
 // tensor cores work for the other:
 //
-//   tensor cores      dQ(i-1) dV(i)  S(i+1)  of dV           dQ(i) dK(i)  dP(i+1)  of dK
+//   tensor cores      dV(i) dQ(i-1)  S(i+1)  of dV           dQ(i) dK(i)  dP(i+1)  of dK
 //   warpgroup of dV   store dQ(i-1)          P(i+1)
 //   warpgroup of dK   dS(i)                  store dQ(i)     dS(i+1)
 #pragma once
@@ -54,6 +54,7 @@ struct DividedConsumer : ConsumerSteps<Config> {
   static constexpr int kEarlyPairs = 8;
 
   float sum[G::kColumns];  // dV or dK
+  u32 dq_phases = 0;       // a bit for each dQ buffer: the phase of its next use by this warpgroup
 
   OCTAVO_DEVICE DividedConsumer(const Sm90BackwardParams& params, const ThreadCoord& t)
       : Steps(params, t) {}
@@ -75,9 +76,8 @@ struct DividedConsumer : ConsumerSteps<Config> {
     ptx::mbarrier_wait(G::ds_full(ds_buffer(of_block)), ds_phase(of_block));
     ptx::pin(dq);
     ptx::wgmma_fence();
-    constexpr u32 kFirstPanel = kHalf == kLower ? 0 : dq_slices_of(C, kLower);
     const u32 scores = G::ds_tile(ds_buffer(of_block)),
-              keys = G::k_tile() + kFirstPanel * C.block_n * kRowBytes;
+              keys = G::k_tile() + first_dq_slice(C, kHalf) * C.block_n * kRowBytes;
     OCTAVO_UNROLL
     for (u32 step = 0; step < C.block_n / 16; ++step)
       Steps::template mma<false, true>(
@@ -87,20 +87,21 @@ struct DividedConsumer : ConsumerSteps<Config> {
   }
   // Passes a half of dQ, whose product is complete, to the writers.
   template <int kHalf>
-  OCTAVO_DEVICE void share_dq(float (&dq)[kDqOf<kHalf>], u32 of_block) const {
+  OCTAVO_DEVICE void share_dq(float (&dq)[kDqOf<kHalf>], u32 of_block) {
     ptx::pin(dq);
     arrive(G::ds_empty(ds_buffer(of_block)));
     OCTAVO_UNROLL
     for (u32 slice = 0; slice < dq_slices_of(C, kHalf); ++slice)
       share_slice<kHalf>(dq, slice, of_block);
   }
-  // The buffers of a half take its slices in turn.
+  // Slices of both halves take the buffers in turn, but each half has barriers of its own. With
+  // shared ones a warpgroup could wait for a phase without having seen the one before, and a wait
+  // tells two neighbouring phases apart, but no more.
   template <int kHalf>
-  OCTAVO_DEVICE void share_slice(const float (&dq)[kDqOf<kHalf>], u32 slice, u32 of_block) const {
-    constexpr u32 kFirst = kHalf == kLower ? 0 : dq_buffers_of(C, kLower);
-    constexpr u32 kBuffers = dq_buffers_of(C, kHalf);
-    const u32 count = of_block * dq_slices_of(C, kHalf) + slice, buffer = kFirst + count % kBuffers;
-    ptx::mbarrier_wait(G::dq_empty(buffer), ~(count / kBuffers) & 1);
+  OCTAVO_DEVICE void share_slice(const float (&dq)[kDqOf<kHalf>], u32 slice, u32 of_block) {
+    const u32 buffer = (of_block * dq_slices(C) + first_dq_slice(C, kHalf) + slice) % C.dq_buffers;
+    ptx::mbarrier_wait(G::dq_empty(kHalf, buffer), dq_phases >> buffer & 1);
+    dq_phases ^= 1u << buffer;
     Steps::store_dq(dq, slice, G::dq_tile(buffer));
     ptx::fence_proxy_async();
     ptx::warp_sync();
@@ -137,19 +138,17 @@ struct DividedConsumer : ConsumerSteps<Config> {
     ptx::mbarrier_wait(G::do_full(dout(block).stage()), dout(block).phase());
     start_sum(probability, G::do_tile(dout(block).stage()));
   }
-  // Call when dV of block `block - 1` is complete.
+  // Call when dV of the block is complete.
   OCTAVO_DEVICE void finish_dv(Operand& probability) {
     ptx::pin(sum);
     pin(probability);
-    if (block > 0) arrive(G::do_empty(dout(block - 1).stage()));
+    arrive(G::do_empty(dout(block).stage()));
   }
-  // Computes P, dV and half of dQ of one block of queries. dV of the previous block is still
-  // running on entry.
-  OCTAVO_DEVICE void visit_for_dv(Operand& probability) {
+  // Computes P and dV of one block of queries, and half of dQ of the block before.
+  OCTAVO_DEVICE void visit_for_dv() {
+    Operand probability;
     float s[G::kScores], dq[kDqOf<kUpper>];
     start_scores(s);
-    ptx::wgmma_wait<1>();
-    finish_dv(probability);
     const auto lse = Steps::template load_stats<kEarlyPairs>(G::lse_log2(q(block).stage()));
     const u32 slot = block_slot();
     ptx::wgmma_wait<0>();
@@ -157,23 +156,22 @@ struct DividedConsumer : ConsumerSteps<Config> {
     find_p(s, lse, slot);
     pack(probability, s);
     share_p(probability);
-    // Everything that depends on this condition is in one branch: with two, the compiler spills.
+    start_dv(probability);
     if (block > 0) {
       start_dq<kUpper>(dq, block - 1);
-      start_dv(probability);
       ptx::wgmma_wait<1>();
+      finish_dv(probability);
+      ptx::wgmma_wait<0>();
       share_dq<kUpper>(dq, block - 1);
     } else {
-      start_dv(probability);
+      ptx::wgmma_wait<0>();
+      finish_dv(probability);
     }
     ++block;
   }
   OCTAVO_DEVICE void run_dv(i32 blocks) {
-    Operand probability;
     ptx::mbarrier_wait(G::k_full(), 0);
-    while (block < static_cast<u32>(blocks)) visit_for_dv(probability);
-    ptx::wgmma_wait<0>();
-    finish_dv(probability);
+    while (block < static_cast<u32>(blocks)) visit_for_dv();
     if (blocks > 0) {
       float dq[kDqOf<kUpper>];
       start_dq<kUpper>(dq, block - 1);

@@ -50,9 +50,7 @@ struct Geometry {
                 "a warpgroup computes 64 rows of dQ^T, or of dQ");
   static_assert(!divides_products(C) || (C.block_m == kRows && C.block_n == kRows),
                 "with divides_products a block is 64 queries by 64 keys");
-  static_assert(
-      C.dq_buffers >= dq_halves(C) && C.dq_buffers <= 3,
-      "each half of the columns has a dQ buffer, and there are three warps to write them");
+  static_assert(C.dq_buffers <= 3, "there are three warps to write dQ");
 
   static constexpr Panels kHead = head_panels(C);
   static constexpr Panels kDs = ds_panels(C);
@@ -101,10 +99,15 @@ struct Geometry {
   }
   static constexpr u32 kDqBarriers = kDoBarriers + 2 * C.stages_do;
   static OCTAVO_DEVICE u32 dq_full(u32 buffer) { return barrier(kDqBarriers + buffer); }
-  static OCTAVO_DEVICE u32 dq_empty(u32 buffer) {
-    return barrier(kDqBarriers + C.dq_buffers + buffer);
+  // Of the half of dQ's columns that takes the buffer next.
+  static OCTAVO_DEVICE u32 dq_empty(u32 half, u32 buffer) {
+    return barrier(kDqBarriers + (1 + half) * C.dq_buffers + buffer);
   }
-  static constexpr u32 kDsBarriers = kDqBarriers + 2 * C.dq_buffers;
+  static constexpr u32 kDsBarriers = kDqBarriers + (1 + dq_halves(C)) * C.dq_buffers;
+  // The half that the `count`-th slice of dQ belongs to.
+  static OCTAVO_DEVICE u32 dq_half(u32 count) {
+    return static_cast<i32>(count % dq_slices(C)) < dq_slices_of(C, 0) ? 0 : 1;
+  }
   static OCTAVO_DEVICE u32 ds_full(u32 buffer) { return barrier(kDsBarriers + buffer); }
   static OCTAVO_DEVICE u32 ds_empty(u32 buffer) {
     return barrier(kDsBarriers + kDsBuffers + buffer);

@@ -97,65 +97,75 @@ struct Producer {
   }
 };
 
-// Adds blocks of dQ to their tiles in global memory in the fixed order of work.cuh. The CTA whose
-// turn is 0 stores instead of adding. Writer b serves buffer b. With divides_products the buffers
-// of one half of dQ's columns take its slices in turn, block by block.
+// Adds slices of dQ to their tiles in global memory in the fixed order of work.cuh. The CTA whose
+// turn is 0 stores instead of adding. The slices take the buffers in turn, block by block, and
+// writer b serves buffer b.
 template <class Config>
 struct DqWriter {
   using G = Geometry<Config>;
   static constexpr Sm90BackwardConfig C = G::C;
-  static constexpr u32 kLowerBuffers = dq_buffers_of(C, 0);
+  // If a block has more slices than there are buffers, consumers wait for writers. A writer then
+  // asks whether it is its next slice's turn while the last sum arrives. Otherwise it does not ask
+  // before the slice is there: that would only delay the end of its turn.
+  static constexpr bool kAsksEarly = dq_slices(C) > C.dq_buffers;
 
   const Sm90BackwardParams& p;
   const Work<Config>& work;
   u32 buffer;
+  u32* arriving = nullptr;  // the counter of the slice whose sum may not have arrived yet
 
-  OCTAVO_DEVICE void add(i64 slice, u32 turn) const {
+  // Waits until the last sum has arrived in global memory, not only until it was read from shared
+  // memory, and lets the next CTA add. Otherwise its sum could arrive first.
+  OCTAVO_DEVICE void end_turn() {
+    if (arriving == nullptr) return;
+    ptx::bulk_wait<0>();
+    ptx::spare("the end of a bulk copy implies such a fence");
+    ptx::fence_proxy_async_all();
+    ptx::red_release_add(arriving, 1);
+    arriving = nullptr;
+  }
+
+  // Adds a slice. `count` is the number of slices of this CTA before it.
+  OCTAVO_DEVICE void add(i64 slice, u32 turn, u32 count) {
     float* const to = p.dq_sum + slice * (G::S.dq_tile / 4);
     u32* const turns = p.dq_turn + slice;
+    bool is_its_turn = turn == 0;
+    if (kAsksEarly) {
+      if (!is_its_turn) is_its_turn = ptx::ld_acquire(turns) == turn;
+      end_turn();
+    }
+    ptx::mbarrier_wait(G::dq_full(buffer), count / C.dq_buffers & 1);
     if (turn == 0) {
       ptx::bulk_store(to, G::dq_tile(buffer), G::S.dq_tile);
     } else {
-      while (ptx::ld_acquire(turns) != turn) {
-      }
+      while (!is_its_turn) is_its_turn = ptx::ld_acquire(turns) == turn;
       ptx::spare("only bulk copies wrote the tile, and the end of one implies such a fence");
       ptx::fence_proxy_async_all();
       ptx::bulk_reduce_add_f32(to, G::dq_tile(buffer), G::S.dq_tile);
     }
     ptx::bulk_commit();
     ptx::bulk_wait_read<0>();
-    ptx::mbarrier_arrive(G::dq_empty(buffer));
-    // Waits until the sum has arrived in global memory, not only until it was read from shared
-    // memory. Otherwise the next CTA's sum could arrive first.
-    ptx::bulk_wait<0>();
-    ptx::spare("the end of a bulk copy implies such a fence");
-    ptx::fence_proxy_async_all();
-    ptx::red_release_add(turns, 1);
+    ptx::mbarrier_arrive(G::dq_empty(G::dq_half(count + C.dq_buffers), buffer));
+    arriving = turns;
+    if (!kAsksEarly) end_turn();
   }
 
-  OCTAVO_DEVICE void run() const {
+  OCTAVO_DEVICE void run() {
     if (!ptx::elect_one()) return;
     const i32 first = first_dq_tile<C.block_m>(p, work.span, work.sequence);
-    const bool lower = buffer < kLowerBuffers;
-    const u32 buffers = lower ? kLowerBuffers : C.dq_buffers - kLowerBuffers;
-    const i32 first_slice = lower ? 0 : dq_slices_of(C, 0);
-    const i32 slices = lower ? dq_slices_of(C, 0) : dq_slices_of(C, dq_halves(C) - 1);
-    u32 next = lower ? buffer : buffer - kLowerBuffers;  // the next of the half's slices to add
-    u32 count = 0, phase = 0;
+    u32 count = 0;
     for (i32 head = 0; head < p.heads_per_kv; ++head) {
       const i64 tile = static_cast<i64>(work.head_kv * p.heads_per_kv + head) * p.dq_tiles + first;
       for (i32 i = 0; i < work.m_count; ++i) {
         OCTAVO_ROLLED
-        for (i32 slice = 0; slice < slices; ++slice, ++count) {
-          if (count != next) continue;
+        for (i32 slice = 0; slice < dq_slices(C); ++slice, ++count) {
+          if (count % C.dq_buffers != buffer) continue;
           const i32 m = work.m_block(i);
-          ptx::mbarrier_wait(G::dq_full(buffer), phase);
-          add((tile + m) * dq_slices(C) + first_slice + slice, work.turn(p, m));
-          next += buffers;
-          phase ^= 1;
+          add((tile + m) * dq_slices(C) + slice, work.turn(p, m), count);
         }
       }
     }
+    end_turn();
   }
 };
 
