@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects what runs of `octavo evolve` on a GPU showed, for the tables of docs/evolve.md.
 
-usage: evolve_evidence.py PATCHES SHAPES.log OUT.json [COMEBACK.json SHIPPED]...
+usage: evolve_evidence.py PATCHES SHAPES.log AA.log OUT.json [COMEBACK.json SHIPPED]...
 
-PATCHES is the directory of a run of the script examples/evolve_ladder.json, and SHAPES.log has what
-`search_sm90 shape` printed. COMEBACK.json is the --json of a run of `config` from a configuration
+PATCHES is the directory of a run of the script examples/evolve_ladder.json. SHAPES.log has what
+`search_sm90 shape` printed, and AA.log what evolve_gpu_test did. COMEBACK.json is the --json of a run of `config` from a configuration
 that was made slower, and SHIPPED the directory of a run with its best kernel as the only candidate
 (c2) beside the shipped one. OUT.json keeps the commits that it names.
 """
@@ -16,6 +16,7 @@ import re
 import sqlite3
 import sys
 
+SAME = r"A/A: faster in (\d+) of (\d+), slower in (\d+); resolution ([\d.]+)% at worst"
 SHAPE = r"\((\d+,\d+,\d+,\d+)\): (\d+) configurations; the table's takes ([\d.]+) us, the best ([\d.]+)"
 
 
@@ -55,8 +56,11 @@ def patch(levers, verdict, gate, admission, again, reason):
 
 
 def main():
-    patches, log, out, *comebacks = sys.argv[1:] if len(sys.argv) > 3 else sys.exit(__doc__.split("\n\n")[1])
-    made = {"comebacks": [comeback(json.loads(pathlib.Path(report).read_text()), shipped)
+    patches, log, same, out, *comebacks = sys.argv[1:] if len(sys.argv) > 4 else sys.exit(__doc__.split("\n\n")[1])
+    faster, trials, slower, resolution = re.search(SAME, pathlib.Path(same).read_text()).groups()
+    made = {"same_kernel": {"trials": int(trials), "faster": int(faster), "slower": int(slower),
+                            "resolution_percent": float(resolution)},
+            "comebacks": [comeback(json.loads(pathlib.Path(report).read_text()), shipped)
                           for report, shipped in zip(comebacks[::2], comebacks[1::2], strict=True)],
             "exhaustive": [{"shape": [int(n) for n in shape.split(",")], "configurations": int(count),
                             "choice_us": float(choice), "best_us": float(best)}

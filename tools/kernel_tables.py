@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the measured tables of docs/kernels/block_mask.md, docs/kernels/wide_heads.md and docs/evolve.md.
+"""Writes the measured tables of pages in docs/kernels, and of docs/evolve.md.
 
-usage: kernel_tables.py           writes them, from block_masks.json, wide_heads.json and evolve.json
-                                  of evidence/nvidia-h200
+usage: kernel_tables.py           writes them, from the reports in evidence/nvidia-h200 that TABLES names
        kernel_tables.py --check   fails if a page says something else
 
-`tools/time_block_masks.py --json`, `tools/time_wide_heads.py --json` and `tools/evolve_evidence.py` write
-such files.
+`tools/time_block_masks.py --json`, `tools/time_wide_heads.py --json`, `tools/evidence.sh live --parts
+backward` and `tools/evolve_evidence.py` write such files.
 """
 
 import argparse
@@ -49,8 +48,26 @@ def wide_heads(report):
                  [[", ".join(map(str, shape)), *cells] for shape, cells in lines.items()])
 
 
+def backward(report):
+    """TFLOP/s of the backward pass and its peers in bursts, and its time in units of FlashAttention-3's."""
+    def place(row):
+        return row["head_dim"], -row["length"], row["causal"] != "none"
+
+    sustained = {place(row): row for row in report["sustained"]}
+    lines = []
+    for row in sorted(report["rows"], key=place):
+        speed = row["octavo_gflops"] / 1e3
+        peers = [f"{speed * row['octavo_us'] / row['peers_us'][name]:.0f}" if name in row["peers_us"] else ""
+                 for name in ("fa3", "fa3_deterministic", "cudnn", "flash")]
+        long = sustained.get(place(row))
+        ratios = [f"{one['peers_us']['fa3'] / one['octavo_us']:.2f}" if one else "" for one in (row, long)]
+        shape = ",".join(str(row[key]) for key in ("batch", "heads", "length", "head_dim"))
+        lines.append([f"({shape}){' c' if row['causal'] != 'none' else ''}", f"{speed:.0f}", *peers, *ratios])
+    return table(["shape", "Octavo", "FA3", "FA3 deterministic", "cuDNN", "FA2", "ratio to FA3", "sustained"], lines)
+
+
 def evolve(report):
-    """What runs found from slow configurations, what an exhaustive search finds, and what became of patches."""
+    """What runs found from slow configurations, what exhaustive searches find, and what became of patches."""
     found = table(["from", "changes", "gain", "beside the shipped kernel", "candidates", "seconds",
                    "gain of random", "gain of best_of_n"],
                   [[f"{back['base_us']:.2f} us", back["changes"], f"{back['speedup'] - 1:+.1%}",
@@ -63,11 +80,16 @@ def evolve(report):
     patches = table(["change", "outcome", "gain"],
                     [[row["change"], row["outcome"], f"{row['speedup'] - 1:+.1%}" if row["speedup"] else ""]
                      for row in report["patches"]])
-    return "\n\n".join([found, shapes, patches])
+    same = report["same_kernel"]
+    compared = (f"A kernel beside itself, {same['trials']} times: taken for faster {same['faster']} times, for slower "
+                f"{same['slower']} times. "
+                f"The widest interval was {same['resolution_percent']:.2f}% to either side.")
+    return "\n\n".join([found, shapes, patches, compared])
 
 
 TABLES = {"kernels/block_mask": ("block_masks.json", block_masks),
           "kernels/wide_heads": ("wide_heads.json", wide_heads),
+          "kernels/sm90_backward_experiments": ("sm90_backward.json", backward),
           "evolve": ("evolve.json", evolve)}
 
 
