@@ -12,8 +12,10 @@ import tempfile
 import traceback
 
 TIMEOUT_S = 240
-PRELOADED = ["torch", "torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp", "torch.utils.checkpoint",
-             "pytest", "octavo.distributed", "octavo.transformers", "transformers.models.llama.modeling_llama"]
+# compile_fx loads the hundreds of modules that the first compilation of a process needs.
+PRELOADED = ["torch", "torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.tensor",
+             "torch.distributed.fsdp", "torch.utils.checkpoint", "pytest", "octavo.distributed", "octavo.transformers",
+             "transformers.models.llama.modeling_llama"]
 
 
 def _serve(rank, world, backend, store, pipe):
