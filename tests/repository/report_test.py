@@ -20,7 +20,6 @@ import unittest.mock
 
 ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
 sys.path.insert(0, str(ROOT / "tools"))
-sys.dont_write_bytecode = True
 
 import report  # noqa: E402
 
