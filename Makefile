@@ -35,7 +35,8 @@ build:
 # Without what takes most of a build: a GPU's kernels are compiled when they are first used.
 demo:
 	@tools/setup.sh demo
-	cmake --preset release -DOCTAVO_TESTS=OFF -DOCTAVO_EMULATED_KERNELS=OFF -DOCTAVO_SHIPPED_KERNELS=OFF
+	cmake --preset release -DOCTAVO_TESTS=OFF -DOCTAVO_EMULATED_KERNELS=OFF -DOCTAVO_SHIPPED_KERNELS=OFF \
+	  -DOCTAVO_EVOLVE=OFF
 	cmake --build --preset release --parallel $(JOBS) --target octavo_cli
 	build/octavo check --suite presets --device auto
 	build/octavo bench --iters 10 --warmup 2 --device auto
