@@ -17,7 +17,7 @@
 namespace octavo {
 namespace {
 
-constexpr std::int64_t kPages = 3, kPageRows = 16, kCacheHeads = 2, kWidth = 64, kKeys = 20;
+constexpr std::int64_t kCachePages = 3, kPageRows = 16, kCacheHeads = 2, kWidth = 64, kKeys = 20;
 
 TEST(Int4, TheNumbersOfAGroup) {
   std::vector<float> x(32);
@@ -90,9 +90,9 @@ struct Int4Call {
   ConstTensor fill(std::vector<float>& dense_rows, std::int64_t channels,
                    std::vector<std::uint8_t>& bytes, std::vector<std::uint16_t>& data,
                    GroupScales& scales) const {
-    bytes.assign(kPages * kCacheHeads * kPageRows * kWidth / 2, 0xff);
+    bytes.assign(kCachePages * kCacheHeads * kPageRows * kWidth / 2, 0xff);
     Int4Groups groups{nullptr, kCacheHeads, kPageRows, kWidth, channels};
-    data.assign(static_cast<std::size_t>(kPages * groups.of_page()), 0x7e00);
+    data.assign(static_cast<std::size_t>(kCachePages * groups.of_page()), 0x7e00);
     groups.data = data.data();
     for (std::int64_t h = 0; h < kCacheHeads; ++h)
       for (std::int64_t j = 0; j < kKeys; ++j) {
@@ -105,7 +105,7 @@ struct Int4Call {
         load_int4_row(to, groups, page, h, row, x);
       }
     scales = {data.data(), channels};
-    return Tensor::bhsd(bytes.data(), DType::int4, kPages, kCacheHeads, kPageRows, kWidth / 2);
+    return Tensor::bhsd(bytes.data(), DType::int4, kCachePages, kCacheHeads, kPageRows, kWidth / 2);
   }
 };
 
