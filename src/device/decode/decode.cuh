@@ -38,6 +38,7 @@
 #include "device/decode/schedule.cuh"
 #include "device/decode/step.cuh"
 #include "device/ptx/memory.cuh"
+#include "device/ptx/prefetch.cuh"
 #include "device/ptx/thread.cuh"
 #include "device/ptx/warpgroup.cuh"
 
@@ -135,10 +136,19 @@ struct DecodeKernel {
     ptx::cp_async_wait<0>();
   }
 
+  // The grid brings the page table into L2 while it reads the lengths, which say what each CTA
+  // needs of it. Of a large table only as much as every thread fetches with one instruction.
+  static OCTAVO_DEVICE void prefetch_page_table(const Params& p) {
+    constexpr i64 kEntries = 32;  // of a cache line
+    const i64 thread = static_cast<i64>(ptx::block_index_x()) * threads(C) + ptx::thread_index();
+    if (thread * kEntries < p.paging.entries) ptx::prefetch_l2(p.paging.table + thread * kEntries);
+  }
+
   static OCTAVO_DEVICE void entry(const Params& p) {
     // Lets the combine kernel start early. It waits until this grid is complete.
     if constexpr (C.arch >= 90) ptx::launch_dependent_grids();
     const Thread thread{ptx::warp_index(), ptx::lane_index()};
+    prefetch_page_table(p);
     const Tiles tiles(p);
     const i32 cta = ptx::block_index_x();
     const i32 first = Parts::first_tile(tiles, cta), last = Parts::first_tile(tiles, cta + 1);

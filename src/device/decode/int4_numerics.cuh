@@ -96,10 +96,16 @@ struct NumericsInt4 {
     }
     template <class Rows>
     OCTAVO_DEVICE void copy(const Params& p, const Rows& rows, int stage, u32 to, u32 lane) const {
+      auto place = rows.place(p, 0);
       OCTAVO_UNROLL
-      for (int i = 0; i < Rows::kGroups; ++i)
-        copy_16(p, rows.page[i], stage, to + static_cast<u32>(i * 16), rows.row[i],
-                rows.left - i * 16, lane);
+      for (u32 i = 0; i < Rows::kGroups; ++i) {
+        if (i > 0 && p.paging.has_whole_blocks)
+          place.row += 16;
+        else
+          place = rows.place(p, i);
+        copy_16(p, place.page, stage, to + i * 16, place.row, rows.left - static_cast<i32>(i * 16),
+                lane);
+      }
     }
 
    private:

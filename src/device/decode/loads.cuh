@@ -5,6 +5,7 @@
 #include "device/core/score_rows.cuh"
 #include "device/decode/geometry.cuh"
 #include "device/decode/policies.cuh"
+#include "device/ptx/fragment.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/vector_memory.cuh"
 
@@ -69,49 +70,53 @@ struct Loads {
     }
   };
 
-  // Where this warp's keys of a KV tile are: for each sixteen keys, which never cross a page, the
-  // page and the first row in it, or in the sequence if the cache is not paged.
+  // Where this warp's keys of KV tiles are. Sixteen keys never cross a page, so each sixteen have
+  // one entry of the page table, and each lane keeps one: those of the next kTiles KV tiles of the
+  // work tile are read by one load. Its result is first used a round later, behind the wait for
+  // copies. A load for every KV tile would wait behind the copies that are in flight.
   struct Rows {
-    static constexpr int kGroups = C.block_n / 16;
-    u32 page[kGroups];
-    i32 row[kGroups];
-    i32 left;  // keys of the sequence, from the warp's first on
+    static constexpr u32 kGroups = C.block_n / 16;
+    static constexpr u32 kTiles = 32 / kGroups;
+    i32 lane_page,
+        lane_row;  // the page, and the row in it; if not paged, 0 and the row of the sequence
+    u32 tile = kTiles - 1;  // of the kTiles
+    i32 left;               // keys of the sequence, from the warp's first on
 
+    // Finds the rows of a KV tile, which follows the one that was found before.
     OCTAVO_DEVICE void find(const Params& p, const Cursor& at, const KvHead& head,
                             const Thread& thread) {
       const i32 first = at.keys.range.begin + at.kv_tile * tile_keys(C) +
                         static_cast<i32>(thread.warp) * C.block_n;
       left = at.keys.span.seqlen_kv - first;
-      if (head.pages == nullptr) {
-        OCTAVO_UNROLL
-        for (int i = 0; i < kGroups; ++i) {
-          page[i] = 0;
-          row[i] = at.keys.span.kv_begin + first + i * 16;
-        }
-        return;
-      }
-      look_up(p, head, first, 0);
-      OCTAVO_UNROLL
-      for (int i = 1; i < kGroups; ++i) {
-        if (p.paging.has_whole_blocks) {
-          page[i] = page[0];
-          row[i] = row[0] + i * 16;
-        } else {
-          look_up(p, head, first, i);
-        }
-      }
+      if (++tile < kTiles && at.kv_tile != 0) return;
+      tile = 0;
+      look_up(p, at, head, first, thread.lane);
+    }
+
+    // The page and row of sixteen keys of the warp's block. Page indices are never trusted.
+    struct Place {
+      u32 page;
+      i32 row;
+    };
+    OCTAVO_DEVICE Place place(const Params& p, u32 group) const {
+      const u32 lane = tile * kGroups + group;
+      const i32 page = ptx::shuffle_from(lane_page, lane);
+      return {static_cast<u32>(min_of(max_of(page, 0), p.paging.last_page)),
+              ptx::shuffle_from(lane_row, lane)};
     }
 
    private:
-    OCTAVO_DEVICE void look_up(const Params& p, const KvHead& head, i32 first, int i) {
-      const i32 key = first + i * 16;
+    OCTAVO_DEVICE void look_up(const Params& p, const Cursor& at, const KvHead& head, i32 first,
+                               u32 lane) {
+      const i32 key = first + static_cast<i32>(lane / kGroups) * tile_keys(C) +
+                      static_cast<i32>(lane % kGroups * 16);
+      lane_page = 0;
+      lane_row = at.keys.span.kv_begin + key;
+      if (head.pages == nullptr) return;
       const i32 index = p.paging.by_page_size.quotient(key);
-      row[i] = key - index * p.paging.page_size;
-      // Indices are clamped, never trusted; behind the end of the sequence they are not read.
-      page[i] = 0;
-      if (i * 16 >= left) return;
-      const i32 read = ptx::load_global_i32(head.pages + index);
-      page[i] = static_cast<u32>(min_of(max_of(read, 0), p.paging.pages - 1));
+      lane_row = key - index * p.paging.page_size;
+      // Entries behind the end of the sequence are not read.
+      if (key < at.keys.span.seqlen_kv) lane_page = ptx::load_global_i32(head.pages + index);
     }
   };
 
@@ -126,17 +131,21 @@ struct Loads {
     // of sixteen rows, which does not change the swizzle.
     const LaneAddress<row_bytes(C)> to({G::k_tile(stage).base + in_tile * row_bytes(C)},
                                        row_of(thread.lane), thread.lane % kChunks);
+    const u8 *k = nullptr, *v = nullptr;
     OCTAVO_UNROLL
-    for (int i = 0; i < Rows::kGroups; ++i) {
-      const auto from = [&](const u8* data, const Strides& strides, u32 row_bytes) {
-        const u64 page_bytes = static_cast<u64>(strides.batch) * element_bytes(C.kv);
-        return data + rows.page[i] * page_bytes + u64{row_bytes} * static_cast<u32>(rows.row[i]);
-      };
-      const u32 group = static_cast<u32>(i * 16 * row_bytes(C));
-      copy_rows(to, group, from(head.k, p.k_strides, p.k_row_bytes), p.k_row_bytes,
-                lane_left - i * 16, thread.lane);
-      copy_rows(to, group + tile_bytes(C), from(head.v, p.v_strides, p.v_row_bytes), p.v_row_bytes,
-                lane_left - i * 16, thread.lane);
+    for (u32 i = 0; i < Rows::kGroups; ++i) {
+      if (i > 0 && p.paging.has_whole_blocks) {
+        k += u64{p.k_row_bytes} * 16;
+        v += u64{p.v_row_bytes} * 16;
+      } else {
+        const typename Rows::Place place = rows.place(p, i);
+        k = address_of(head.k, place, p.paging.k_page_bytes, p.k_row_bytes);
+        v = address_of(head.v, place, p.paging.v_page_bytes, p.v_row_bytes);
+      }
+      const u32 group = i * 16 * row_bytes(C);
+      const i32 group_left = lane_left - static_cast<i32>(i * 16);
+      copy_rows(to, group, k, p.k_row_bytes, group_left, thread.lane);
+      copy_rows(to, group + tile_bytes(C), v, p.v_row_bytes, group_left, thread.lane);
     }
     head.scales.copy(p, rows, stage, in_tile, thread.lane);
   }
@@ -148,6 +157,10 @@ struct Loads {
   static_assert(kRowsAtOnce > 0, "a row has at most one chunk per lane");
   static OCTAVO_DEVICE u32 row_of(u32 lane) { return lane / kChunks; }
   static OCTAVO_DEVICE u32 byte_of(u32 lane) { return lane % kChunks * 16; }
+  static OCTAVO_DEVICE const u8* address_of(const u8* head, const typename Rows::Place& place,
+                                            u64 page_bytes, u32 row_bytes) {
+    return head + place.page * page_bytes + u64{row_bytes} * static_cast<u32>(place.row);
+  }
 
   // Copies sixteen rows from `from` on, the lane's chunk of its first row, to `offset` bytes behind
   // `to`. `left`: how many rows exist from the lane's first one on.

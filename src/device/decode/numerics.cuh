@@ -135,18 +135,16 @@ struct Numerics8Bit {
       if (!p.k_scale_per_key && !p.v_scale_per_key) return;
       OCTAVO_UNROLL
       for (int first = 0; first < C.block_n; first += 32) {
-        constexpr int kLast = C.block_n / 16 - 1;
-        const int low = first / 16, high = min_of(low + 1, kLast);
-        if (low == high && lane >= 16) continue;
-        const u32 page = lane < 16 ? rows.page[low] : rows.page[high];
-        const i32 row = (lane < 16 ? rows.row[low] : rows.row[high]) + static_cast<i32>(lane % 16);
         const u32 key = static_cast<u32>(first) + lane;
+        const auto place = rows.place(p, min_of(key, C.block_n - 1u) / 16);
+        if (key >= C.block_n) continue;
+        const i32 row = place.row + static_cast<i32>(lane % 16);
         const bool exists = static_cast<i32>(key) < rows.left;
         if (p.k_scale_per_key)
-          copy_scale(G::k_scale(stage, to + key), k, p.k_scales, p.by_k_scale_rows, page, row,
+          copy_scale(G::k_scale(stage, to + key), k, p.k_scales, p.by_k_scale_rows, place.page, row,
                      exists);
         if (p.v_scale_per_key)
-          copy_scale(G::v_scale(stage, to + key), v, p.v_scales, p.by_v_scale_rows, page, row,
+          copy_scale(G::v_scale(stage, to + key), v, p.v_scales, p.by_v_scale_rows, place.page, row,
                      exists);
       }
     }

@@ -12,10 +12,12 @@ namespace octavo::decode {
 struct PageParams {
   const i32* table = nullptr;  // null: K and V are not paged
   i64 stride = 0;              // from one sequence's row of the table to the next
+  i64 entries = 0;             // from the first to behind the last entry of all sequences
   i32 page_size = 0;           // a multiple of 16
   Divider by_page_size;
-  i32 pages = 0;             // of K and V; indices beyond are clamped
-  i32 has_whole_blocks = 0;  // the keys of a warp's step never cross a page
+  i32 last_page = 0;                       // of K and V; indices beyond are clamped
+  i32 has_whole_blocks = 1;                // the keys of a warp's step never cross a page
+  u64 k_page_bytes = 0, v_page_bytes = 0;  // from one page to the next
 };
 
 // In the decode kernel ForwardParams::row_tiles is the number of work tiles of a KV head, of

@@ -9,6 +9,8 @@ namespace octavo::ptx {
 // shfl.sync.idx.b32;  the value of lane `lane`
 OCTAVO_PTX float shuffle_from(float x, u32 lane OCTAVO_AND_SITE)
     OCTAVO_BODY({ return __shfl_sync(0xffffffffu, x, static_cast<int>(lane)); });
+OCTAVO_PTX i32 shuffle_from(i32 x, u32 lane OCTAVO_AND_SITE)
+    OCTAVO_BODY({ return __shfl_sync(0xffffffffu, x, static_cast<int>(lane)); });
 
 // movmatrix.sync.aligned.m8n8.trans.b16;  transposes an 8x8 matrix of 16-bit words. Lane l holds
 // words (l%4)*2 and +1 of row l/4.

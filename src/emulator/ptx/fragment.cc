@@ -11,11 +11,14 @@ namespace octavo::ptx {
 
 using namespace emulator;
 
-float shuffle_from(float x, u32 from, Site site) {
+namespace {
+
+template <class T>
+T shuffled_from(T x, u32 from, Site site) {
   struct Lane {
-    float value;
+    T value;
     u32 from;
-    float result;
+    T result;
   };
   Lane lane{x, from, 0};
   meet({"shfl.sync.idx", site}, lane, [](Warp&, const auto& lanes) {
@@ -23,6 +26,11 @@ float shuffle_from(float x, u32 from, Site site) {
   });
   return lane.result;
 }
+
+}  // namespace
+
+float shuffle_from(float x, u32 from, Site site) { return shuffled_from(x, from, site); }
+i32 shuffle_from(i32 x, u32 from, Site site) { return shuffled_from(x, from, site); }
 
 u32 transpose_matrix(u32 x, Site site) {
   struct Lane {

@@ -32,6 +32,8 @@ std::int64_t ctas_of(const LoadedDecode& kernel, const Problem& p) {
   return std::min(resident, work_tiles(p, kernel.config) * kv_tiles(p, kernel.config));
 }
 
+u64 page_bytes(const ConstTensor& t) { return static_cast<u64>(t.stride[0]) * size_bytes(t.dtype); }
+
 int most_parts(const Problem& p, const DecodeConfig& c) {
   return decode::most_parts(static_cast<int>(kv_tiles(p, c)));
 }
@@ -99,10 +101,13 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
   if (a.page_table != nullptr)
     p.paging = {.table = a.page_table,
                 .stride = a.page_table_stride,
+                .entries = (run_problem.batch - 1) * a.page_table_stride + a.pages_per_sequence,
                 .page_size = static_cast<i32>(a.k.shape[2]),
                 .by_page_size = divider(static_cast<i32>(a.k.shape[2])),
-                .pages = static_cast<i32>(a.k.shape[0]),
-                .has_whole_blocks = a.k.shape[2] % c.block_n == 0};
+                .last_page = static_cast<i32>(std::max<std::int64_t>(a.k.shape[0], 1) - 1),
+                .has_whole_blocks = a.k.shape[2] % c.block_n == 0,
+                .k_page_bytes = page_bytes(a.k),
+                .v_page_bytes = page_bytes(a.v)};
   p.k_groups = static_cast<const u8*>(a.k_groups.data);
   p.v_groups = static_cast<const u8*>(a.v_groups.data);
   if (a.k.dtype == DType::int4) p.groups = static_cast<i32>(run_problem.head_dim / c.group);
