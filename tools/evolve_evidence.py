@@ -5,9 +5,10 @@
 usage: evolve_evidence.py PATCHES SHAPES.log AA.log OUT.json [COMEBACK.json SHIPPED]...
 
 PATCHES is the directory of a run of the script examples/evolve_ladder.json. SHAPES.log has what
-`search_sm90 shape` printed, and AA.log what evolve_gpu_test did. COMEBACK.json is the --json of a run of `config` from a configuration
-that was made slower, and SHIPPED the directory of a run with its best kernel as the only candidate
-(c2) beside the shipped one. OUT.json keeps the commits that it names.
+`search_sm90 shape` printed, and AA.log what evolve_gpu_test did. COMEBACK.json is the --json of a
+run of `config` from a configuration that was made slower, and SHIPPED the directory of a run with its
+best kernel as the only candidate (c2) beside the shipped one. Every comeback that OUT.json shall have
+must be given again; a control without an elite has no entry. OUT.json keeps the commits that it names.
 """
 
 import json

@@ -53,13 +53,13 @@ def backward(report):
     def place(row):
         return row["head_dim"], -row["length"], row["causal"] != "none"
 
-    sustained = {place(row): row for row in report["sustained"]}
+    sustained = {(row["name"], row["causal"]): row for row in report["sustained"]}
     lines = []
     for row in sorted(report["rows"], key=place):
         speed = row["octavo_gflops"] / 1e3
         peers = [f"{speed * row['octavo_us'] / row['peers_us'][name]:.0f}" if name in row["peers_us"] else ""
                  for name in ("fa3", "fa3_deterministic", "cudnn", "flash")]
-        long = sustained.get(place(row))
+        long = sustained.get((row["name"], row["causal"]))
         ratios = [f"{one['peers_us']['fa3'] / one['octavo_us']:.2f}" if one else "" for one in (row, long)]
         shape = ",".join(str(row[key]) for key in ("batch", "heads", "length", "head_dim"))
         lines.append([f"({shape}){' c' if row['causal'] != 'none' else ''}", f"{speed:.0f}", *peers, *ratios])

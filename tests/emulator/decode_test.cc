@@ -195,6 +195,31 @@ TEST(EmulatorDecodeSuite, PagedCaches) {
   for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
 }
 
+// One SM has so many KV tiles of a sequence that it reads the page table several times. Pages of 16
+// keys need an entry for each sixteen keys, larger ones one for a warp's whole block.
+TEST(EmulatorDecodeSuite, LongSequencesOnOneSm) {
+  std::vector<evidence::Case> cases;
+  for (const std::int64_t page_size : {16, 64}) {
+    evidence::Case c;
+    c.heads_q = 4;
+    c.seqlen_kv = 8192;
+    c.page_size = page_size;
+    c.key_lengths = evidence::KeyLengths::longest;
+    c.options.sm_margin = 131;  // of 132
+    c.seed = static_cast<std::uint64_t>(page_size);
+    cases.push_back(c);
+  }
+  CheckOptions options;
+  options.device = kHopper;
+  options.repeat = 1;
+  const Result<CheckReport> report =
+      evidence::check_cases(options, cases, evidence::library_runner(kHopper));
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report->cases, 2);
+  EXPECT_EQ(report->not_run, 0);
+  for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
+}
+
 // A cache whose rows the kernel cannot copy in 16 bytes, and types that it does not convert.
 TEST(EmulatorDecodeSuite, RefusesOtherCaches) {
   Problem p;

@@ -27,7 +27,8 @@ bool is_hopper(const Task& task) {
   limits.isolation = task.gpu_isolation;
   return run_isolated(limits, [&task] {
            for (const DeviceInfo& info : devices())
-             if (info.device == task.device && info.description.find("sm_90") != std::string::npos)
+             if (info.available && info.device == task.device &&
+                 info.description.find("sm_90") != std::string::npos)
                return std::string("yes");
            return std::string();
          }).output == "yes";

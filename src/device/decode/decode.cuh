@@ -137,7 +137,7 @@ struct DecodeKernel {
   }
 
   // The grid brings the page table into L2 while it reads the lengths, which say what each CTA
-  // needs of it. Of a large table only as much as every thread fetches with one instruction.
+  // needs of it. Each thread fetches one line at most, so the end of a large table is left out.
   static OCTAVO_DEVICE void prefetch_page_table(const Params& p) {
     constexpr i64 kEntries = 32;  // of a cache line
     const i64 thread = static_cast<i64>(ptx::block_index_x()) * threads(C) + ptx::thread_index();

@@ -96,7 +96,7 @@ struct NumericsInt4 {
     }
     template <class Rows>
     OCTAVO_DEVICE void copy(const Params& p, const Rows& rows, int stage, u32 to, u32 lane) const {
-      auto place = rows.place(p, 0);
+      typename Rows::Place place{};
       OCTAVO_UNROLL
       for (u32 i = 0; i < Rows::kGroups; ++i) {
         if (i > 0 && p.paging.has_whole_blocks)

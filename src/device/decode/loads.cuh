@@ -73,13 +73,14 @@ struct Loads {
   // Where this warp's keys of KV tiles are. Sixteen keys never cross a page, so each sixteen have
   // one entry of the page table, and each lane keeps one: those of the next kTiles KV tiles of the
   // work tile are read by one load. Its result is first used a round later, behind the wait for
-  // copies. A load for every KV tile would wait behind the copies that are in flight.
+  // copies, but for the first of a CTA. A load for every KV tile would wait behind the copies that
+  // are in flight.
   struct Rows {
     static constexpr u32 kGroups = C.block_n / 16;
     static constexpr u32 kTiles = 32 / kGroups;
-    i32 lane_page,
-        lane_row;  // the page, and the row in it; if not paged, 0 and the row of the sequence
-    u32 tile = kTiles - 1;  // of the kTiles
+    i32 lane_page;          // 0 if the cache is not paged
+    i32 lane_row;           // in the page, or in the sequence if the cache is not paged
+    u32 tile = kTiles - 1;  // which of the kTiles; the last one, so that the first find() reads
     i32 left;               // keys of the sequence, from the warp's first on
 
     // Finds the rows of a KV tile, which follows the one that was found before.
@@ -108,15 +109,17 @@ struct Loads {
    private:
     OCTAVO_DEVICE void look_up(const Params& p, const Cursor& at, const KvHead& head, i32 first,
                                u32 lane) {
-      const i32 key = first + static_cast<i32>(lane / kGroups) * tile_keys(C) +
-                      static_cast<i32>(lane % kGroups * 16);
-      lane_page = 0;
+      const i32 ahead =
+          static_cast<i32>(lane / kGroups) * tile_keys(C) + static_cast<i32>(lane % kGroups * 16);
+      lane_page = lane_row = 0;
+      // Entries behind the end of the sequence are not read.
+      if (ahead >= left) return;
+      const i32 key = first + ahead;
       lane_row = at.keys.span.kv_begin + key;
       if (head.pages == nullptr) return;
       const i32 index = p.paging.by_page_size.quotient(key);
       lane_row = key - index * p.paging.page_size;
-      // Entries behind the end of the sequence are not read.
-      if (key < at.keys.span.seqlen_kv) lane_page = ptx::load_global_i32(head.pages + index);
+      lane_page = ptx::load_global_i32(head.pages + index);
     }
   };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "attention/pages.h"
 #include "base/error.h"
 #include "device/decode/combine.cuh"
 #include "gpu/decode/decode.h"
@@ -101,7 +102,7 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
   if (a.page_table != nullptr)
     p.paging = {.table = a.page_table,
                 .stride = a.page_table_stride,
-                .entries = (run_problem.batch - 1) * a.page_table_stride + a.pages_per_sequence,
+                .entries = page_table_extent(a),
                 .page_size = static_cast<i32>(a.k.shape[2]),
                 .by_page_size = divider(static_cast<i32>(a.k.shape[2])),
                 .last_page = static_cast<i32>(std::max<std::int64_t>(a.k.shape[0], 1) - 1),

@@ -13,7 +13,7 @@
 //   consumer    4 x warpgroups      consumer_registers   the five products (consumer.cuh,
 //                                                        divided_consumer.cuh)
 //   producer    1 of a warpgroup    kProducerRegisters   TMA loads, as stages become empty
-//   dQ writer   1 for each buffer                        adds blocks of dQ to global memory
+//   dQ writer   1 for each buffer                        adds slices of dQ to global memory
 //
 //   shared memory     what                                          bytes
 //   k, v              block_n rows, in panels of columns            kv_tile each
@@ -32,7 +32,7 @@
 //   q_empty[s]      4 warps of each warpgroup      producer            Q may be replaced
 //   do_full[s], do_empty[s]                                            the same for dO and delta
 //   dq_full[b]      warps that have a part of it   dQ writer b         dQ of a block, or a slice, is complete
-//   dq_empty[h][b]  dQ writer b                    consumers of half h dQ may be replaced
+//   dq_empty[h][b]  dQ writer b, once at the start consumers of half h dQ may be replaced, by half h
 //   tail_full       producer, and the bytes        producer            a tile's last rows can be cleared
 //   ds_full[b]      warps that have a part of it   all consumers       dS of a block is complete
 //   ds_empty[b]     4 warps of each warpgroup      those warps         dS may be replaced
@@ -66,7 +66,8 @@ struct BackwardKernel {
       ptx::mbarrier_init(G::dq_full(buffer), G::kDqWarps);
       for (u32 half = 0; half < dq_halves(C); ++half)
         ptx::mbarrier_init(G::dq_empty(half, buffer), 1);
-      ptx::mbarrier_arrive(G::dq_empty(G::dq_half(buffer), buffer));  // of the first slices
+      // Only the half that takes a buffer first may pass its first wait.
+      ptx::mbarrier_arrive(G::dq_empty(G::dq_half(buffer), buffer));
     }
     for (u32 stage = 0; stage < C.stages_q; ++stage) {
       ptx::mbarrier_init(G::q_full(stage), 1);

@@ -50,7 +50,7 @@ struct Geometry {
                 "a warpgroup computes 64 rows of dQ^T, or of dQ");
   static_assert(!divides_products(C) || (C.block_m == kRows && C.block_n == kRows),
                 "with divides_products a block is 64 queries by 64 keys");
-  static_assert(C.dq_buffers <= 3, "there are three warps to write dQ");
+  static_assert(C.dq_buffers >= 1 && C.dq_buffers <= 3, "there are three warps to write dQ");
 
   static constexpr Panels kHead = head_panels(C);
   static constexpr Panels kDs = ds_panels(C);
@@ -99,7 +99,7 @@ struct Geometry {
   }
   static constexpr u32 kDqBarriers = kDoBarriers + 2 * C.stages_do;
   static OCTAVO_DEVICE u32 dq_full(u32 buffer) { return barrier(kDqBarriers + buffer); }
-  // Of the half of dQ's columns that takes the buffer next.
+  // Tells the warps that compute `half` of dQ's columns that the buffer is theirs.
   static OCTAVO_DEVICE u32 dq_empty(u32 half, u32 buffer) {
     return barrier(kDqBarriers + (1 + half) * C.dq_buffers + buffer);
   }
