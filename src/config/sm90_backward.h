@@ -113,12 +113,11 @@ OCTAVO_HD constexpr int dq_slices(const Config& c) {
 // With divides_products one warpgroup computes the lower half of the columns and the other the
 // upper half. The lower half has one more slice if their number is odd.
 OCTAVO_HD constexpr int dq_halves(const Config& c) { return divides_products(c) ? 2 : 1; }
-OCTAVO_HD constexpr int first_dq_slice(const Config& c, int half) {
-  return half == 0 ? 0 : (dq_slices(c) + 1) / 2;
-}
 OCTAVO_HD constexpr int dq_slices_of(const Config& c, int half) {
-  return (half + 1 < dq_halves(c) ? first_dq_slice(c, half + 1) : dq_slices(c)) -
-         first_dq_slice(c, half);
+  return (dq_slices(c) + 1 - half) / 2;
+}
+OCTAVO_HD constexpr int first_dq_slice(const Config& c, int half) {
+  return half * dq_slices_of(c, 0);
 }
 // The warps that hold the columns, or queries, of a slice: with transposes_dq each has 16 columns
 // of the head, and the last warps may have none.

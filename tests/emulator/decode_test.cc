@@ -155,6 +155,18 @@ TEST(EmulatorDecodeChoice, FewQueriesOverManyKeys) {
   EXPECT_NE(kernel(other, kHopper), "decode");
 }
 
+void expect_all_pass(const std::vector<evidence::Case>& cases) {
+  CheckOptions options;
+  options.device = kHopper;
+  options.repeat = 1;
+  const Result<CheckReport> report =
+      evidence::check_cases(options, cases, evidence::library_runner(kHopper));
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report->cases, static_cast<std::int64_t>(cases.size()));
+  EXPECT_EQ(report->not_run, 0);
+  for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
+}
+
 // Cases of the suite `decode` that are small and that one of the emulator's kernels runs: paged
 // caches in 16, 8 and 4 bits.
 TEST(EmulatorDecodeSuite, PagedCaches) {
@@ -185,14 +197,7 @@ TEST(EmulatorDecodeSuite, PagedCaches) {
   }
   EXPECT_GE(formats.size(), 5U);
   EXPECT_GE(of_eight_rows.size(), 5U);
-  CheckOptions options;
-  options.device = kHopper;
-  options.repeat = 1;
-  const Result<CheckReport> report =
-      evidence::check_cases(options, cases, evidence::library_runner(kHopper));
-  ASSERT_TRUE(report.ok()) << report.status().message();
-  EXPECT_EQ(report->not_run, 0);
-  for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
+  expect_all_pass(cases);
 }
 
 // One SM has so many KV tiles of a sequence that it reads the page table several times. Pages of 16
@@ -209,15 +214,7 @@ TEST(EmulatorDecodeSuite, LongSequencesOnOneSm) {
     c.seed = static_cast<std::uint64_t>(page_size);
     cases.push_back(c);
   }
-  CheckOptions options;
-  options.device = kHopper;
-  options.repeat = 1;
-  const Result<CheckReport> report =
-      evidence::check_cases(options, cases, evidence::library_runner(kHopper));
-  ASSERT_TRUE(report.ok()) << report.status().message();
-  EXPECT_EQ(report->cases, 2);
-  EXPECT_EQ(report->not_run, 0);
-  for (const std::string& failure : report->failures) ADD_FAILURE() << failure;
+  expect_all_pass(cases);
 }
 
 // A cache whose rows the kernel cannot copy in 16 bytes, and types that it does not convert.

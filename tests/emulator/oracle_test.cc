@@ -11,6 +11,7 @@
 #include "emulator/modified_call.h"
 #include "evidence/cases/inputs.h"
 #include "gpu/forward/launch_oracle.h"
+#include "runtime/emulated/emulated_launch.h"
 
 namespace octavo {
 namespace {
@@ -55,14 +56,7 @@ Results run_oracle(const Arguments& a, const Options& options) {
   words("q_scales", a.q_scales.data, problem.batch * problem.heads_q * problem.seqlen_q);
   words("k_scales", a.k_scales.data, problem.batch * problem.heads_kv * problem.seqlen_kv);
   words("v_scales", a.v_scales.data, problem.batch * problem.heads_kv);
-  const BlockMask& m = a.block_mask;
-  const std::int64_t lists = m.batch * m.heads * m.q_blocks;
-  words("kv_num_blocks", m.kv_num_blocks, lists);
-  words("kv_indices", m.kv_indices, lists * m.kv_capacity);
-  words("full_kv_num_blocks", m.full_kv_num_blocks, lists);
-  words("full_kv_indices", m.full_kv_indices, lists * m.full_kv_capacity);
-  words("bit_indices", m.bit_indices, lists * m.kv_capacity);
-  words("bits", m.bits, m.bit_blocks * m.block_size * m.block_size / 32);
+  add_block_mask(memory, a.block_mask);
   memory.add_array("out", r.out.data(), r.out.size() * 8, Use::write);
   memory.add_array("lse", r.lse.data(), r.lse.size() * 8, Use::write);
   memory.add_array("scores", scores.data(), scores.size() * 8, Use::write);

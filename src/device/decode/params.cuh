@@ -16,7 +16,7 @@ struct PageParams {
   i32 page_size = 0;           // a multiple of 16
   Divider by_page_size;
   i32 last_page = 0;                       // of K and V; indices beyond are clamped
-  i32 has_whole_blocks = 1;                // the keys of a warp's step never cross a page
+  i32 has_whole_blocks = 1;                // no warp's keys of a step cross a page
   u64 k_page_bytes = 0, v_page_bytes = 0;  // from one page to the next
 };
 

@@ -94,9 +94,9 @@ struct DividedConsumer : ConsumerSteps<Config> {
     for (u32 slice = 0; slice < dq_slices_of(C, kHalf); ++slice)
       share_slice<kHalf>(dq, slice, of_block);
   }
-  // Slices of both halves take the buffers in turn, but each half has barriers of its own. A wait
-  // tells a phase only from the ones beside it, and a shared barrier could be two phases behind the
-  // one that this warpgroup waits for.
+  // Slices of both halves take the buffers in turn, but each half has barriers of its own. A shared
+  // barrier could be two phases behind the one that this warpgroup waits for, and a wait, which has
+  // only the parity of a phase, would end at once.
   template <int kHalf>
   OCTAVO_DEVICE void share_slice(const float (&dq)[kDqOf<kHalf>], u32 slice, u32 of_block) {
     const u32 buffer = (of_block * dq_slices(C) + first_dq_slice(C, kHalf) + slice) % C.dq_buffers;

@@ -105,8 +105,8 @@ struct DqWriter {
   using G = Geometry<Config>;
   static constexpr Sm90BackwardConfig C = G::C;
   // If a block has more slices than there are buffers, consumers wait for writers. A writer then
-  // asks whether it is its next slice's turn while the last sum arrives. Otherwise it asks when the
-  // slice is there: the question takes time, after which the turn of the last slice would end.
+  // asks whether it is its next slice's turn while the last sum arrives. In other kernels, to ask
+  // before the slice is there takes longer than it saves.
   static constexpr bool kAsksEarly = dq_slices(C) > C.dq_buffers;
 
   const Sm90BackwardParams& p;
