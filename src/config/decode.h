@@ -21,6 +21,7 @@ struct DecodeConfig {
   int group = 0;                   // int4: channels that share a scale, 32 or 64; else 0
   bool draft_tree = false;         // bits say which keys of the queries a query sees
   bool batch_invariant = false;    // a sequence is divided by its own length alone
+  bool clusters = false;           // sm_90: a cluster of CTAs computes each work tile
 
   bool operator==(const DecodeConfig&) const = default;
 };
@@ -69,8 +70,17 @@ OCTAVO_HD constexpr bool q_in_registers(const DecodeConfig& c) {
 OCTAVO_HD constexpr int q_bytes(const DecodeConfig& c) {
   return q_in_registers(c) ? 0 : c.block_m * c.head_dim * 2;
 }
+// What a CTA receives of the parts of its cluster: pairs of columns of O, two floats for each part
+// and row, and a barrier.
+inline constexpr int kMostCtas = 8;  // of a cluster
+OCTAVO_HD constexpr int gather_pair_bytes(const DecodeConfig& c) {
+  return c.block_m * c.head_dim * 4;
+}
+OCTAVO_HD constexpr int gather_bytes(const DecodeConfig& c) {
+  return c.clusters ? gather_pair_bytes(c) + kMostCtas * c.block_m * 8 + 8 : 0;
+}
 OCTAVO_HD constexpr int smem_bytes(const DecodeConfig& c) {
-  return c.stages * stage_bytes(c) + exchange_rows_bytes(c) + q_bytes(c);
+  return c.stages * stage_bytes(c) + exchange_rows_bytes(c) + q_bytes(c) + gather_bytes(c);
 }
 
 // A partial result in the workspace, in floats: O (block_m x head_dim), then the reference maximum
@@ -93,7 +103,8 @@ OCTAVO_HD constexpr int most_parts(int kv_tiles) {
   return parts < kMostParts ? parts : kMostParts;
 }
 
-inline constexpr int kCombineWarps = 8;  // of a CTA of the combine kernel
+// The warps of a CTA of the combine kernel; the second if a work tile has more than 64 parts.
+inline constexpr int kCombineWarps = 8, kMostCombineWarps = 16;
 
 }  // namespace decode
 

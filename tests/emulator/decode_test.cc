@@ -67,6 +67,23 @@ TEST_F(EmulatorDecode, EveryShape) {
       check(DType::bf16, shape, features, number++);
 }
 
+// A cluster of two to eight CTAs computes each work tile: more CTAs than KV tiles and fewer, one
+// sequence with padding, and several of equal length.
+TEST_F(EmulatorDecode, ClustersOfEveryShape) {
+  std::uint64_t number = 0;
+  for (const Shape& shape :
+       {Shape{1, 16, 8, 1, 100, 64}, Shape{1, 16, 8, 2, 700, 64}, Shape{1, 8, 8, 1, 9, 56},
+        Shape{2, 32, 8, 2, 300, 64}, Shape{1, 24, 8, 2, 130, 64}, Shape{4, 8, 8, 1, 150, 64}})
+    for (const unsigned features : {0u, unsigned{kSinks}, unsigned{kPadded | kAlibi}}) {
+      if (features & kPadded && shape.batch > 1) continue;
+      Call call(DType::f16, shape, features, number++);
+      const Problem problem = problem_of(call.arguments(), call.options()).value();
+      EXPECT_NE(explain(problem, kHopper)->config.find("clusters=true"), std::string::npos)
+          << call.name();
+      call.check(kHopper, tolerance_of(DType::f16));
+    }
+}
+
 TEST_F(EmulatorDecode, RunsOnAda) {
   for (std::uint64_t number = 0; number < 6; ++number)
     check(DType::f16, {3, 4, 2, 2, 150, 64}, number % 2 ? kPadded | kAlibi : 0, number, kAda);

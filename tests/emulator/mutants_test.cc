@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "emulator/kernels/decode.h"
 #include "emulator/kernels/sm90_forward.h"
 #include "emulator/long.h"
 #include "evidence/cases/emulated_cases.h"
@@ -39,8 +40,14 @@ TEST(EmulatorMutants, KernelWith8BitOutputAndAmax) {
 }
 
 // Every wait of a warp for its own copies, and the barriers at the end of a work tile; the kernel
-// that combines partial results waits for the grid before it.
-TEST(EmulatorMutants, DecodeKernels) { expect_accounted_for("decode head_dim=64"); }
+// that combines partial results waits for the grid before it. The CTAs of a cluster wait until the
+// barriers of all are ready, and for the parts.
+TEST(EmulatorMutants, DecodeKernels) {
+  expect_accounted_for("decode head_dim=64");
+  for (const auto& kernel : emulator::decode_kernels())
+    if (kernel.config.clusters && kernel.config.kv == kernel.config.element)
+      expect_accounted_for(to_text(kernel.config));
+}
 
 // The rows of the last CTA, sequences without room, and the wait for CTAs that read the lengths.
 TEST(EmulatorMutants, AppendKernels) {

@@ -91,9 +91,57 @@ TEST(ChooseDecode, UpToEightRowsAreColumns) {
     EXPECT_EQ(chosen(kv, 17).block_m, kv == DType::int4 ? 16 : 32);
   }
   EXPECT_EQ(chosen(DType::bf16, 8).min_ctas, 1);
-  EXPECT_EQ(chosen(DType::e4m3, 8).min_ctas, 3);
-  EXPECT_EQ(chosen(DType::int4, 8).min_ctas, 3);
-  EXPECT_EQ(chosen(DType::e4m3, 16).min_ctas, 2);
+  for (const std::int64_t heads : {8, 16}) {
+    EXPECT_EQ(chosen(DType::e4m3, heads).min_ctas, 2);
+    EXPECT_EQ(chosen(DType::e4m3, heads).stages, 3);
+    EXPECT_EQ(chosen(DType::int4, heads).min_ctas, 2);
+    EXPECT_EQ(chosen(DType::int4, heads).block_n, 64);
+  }
+}
+
+// A cluster computes each work tile if there are a few equally long ones, up to one for two SMs.
+TEST(ChooseDecode, ClustersOfFewEqualWorkTiles) {
+  Problem p = decoding(DType::bf16, DType::bf16, 32, 128);
+  p.batch = 1;
+  p.heads_kv = 8;
+  const auto has_clusters = [](const Problem& problem, int arch = 90) {
+    return choose_decode(problem, decoding_chip(arch)).config.clusters;
+  };
+  EXPECT_TRUE(has_clusters(p));
+  EXPECT_FALSE(has_clusters(p, 89));
+  Problem other = p;
+  other.heads_kv = 4;  // too few SMs
+  EXPECT_FALSE(has_clusters(other));
+  other = p;
+  other.batch = 8;
+  EXPECT_TRUE(has_clusters(other));
+  other.batch = 9;  // more than one work tile for two SMs
+  EXPECT_FALSE(has_clusters(other));
+  other = p;
+  other.options.sm_margin = 120;
+  EXPECT_FALSE(has_clusters(other));
+  // Sequences of different length must be divided evenly; a single one may have any length.
+  other = p;
+  other.paged = true;
+  other.page_size = 16;
+  EXPECT_TRUE(has_clusters(other));
+  other.options.batch_invariant = true;
+  EXPECT_FALSE(has_clusters(other));
+  other.options.batch_invariant = false;
+  other.batch = 2;
+  EXPECT_FALSE(has_clusters(other));
+  other = p;
+  other.batch = 2;
+  other.padded = true;
+  EXPECT_FALSE(has_clusters(other));
+  // Half of the SMs read a 16-bit cache fast enough, but do not convert a long 8-bit one.
+  other = p;
+  other.seqlen_kv = 32768;
+  EXPECT_TRUE(has_clusters(other));
+  other.k = other.v = DType::e4m3;
+  EXPECT_FALSE(has_clusters(other));
+  other.seqlen_kv = 4096;
+  EXPECT_TRUE(has_clusters(other));
 }
 
 TEST(ChooseDecode, UnsupportedProblemsAreRefused) {

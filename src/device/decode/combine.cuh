@@ -4,18 +4,16 @@
 // With batch_invariant one CTA combines one row of a work tile. Its warps divide the parts among
 // themselves and add up their sums through shared memory.
 //
-// Otherwise a work tile is cut where one CTA's KV tiles end and the next one's begin. There are
-// ctas - 1 such boundaries, and at most one work tile is cut at each. CTA i of this grid takes the
-// boundary between CTAs i and i + 1. It combines the work tile that is cut there, provided that
-// this work tile begins in CTA i; otherwise it returns. It adds the parts in the order of the CTAs.
-//
-// If a work tile has few parts, each warp adds up rows of its own (warps_per_row = 1). If it has
-// many, all warps of a CTA divide the parts of one row as above, and each boundary has as many CTAs
-// as a work tile has rows.
+// Otherwise the parts of a work tile are those of consecutive CTAs, and are added in their order.
+// If there are few work tiles, each has many parts: again one CTA combines one row of a work tile
+// (combine_by_row). Else a work tile is cut where one CTA's KV tiles end and the next one's
+// begin. There are ctas - 1 such boundaries, and at most one work tile is cut at each. CTA i of
+// this grid combines the work tile that is cut between CTAs i and i + 1, provided that it begins in
+// CTA i. Each warp adds up rows of its own.
 //
 //   shared memory   what                                          floats
-//   o               a row of O of every warp                      kCombineWarps * head_dim
-//   scalars         reference maximum and sum of every warp       2 * kCombineWarps
+//   o               a row of O of every warp                      kMostCombineWarps * head_dim
+//   scalars         reference maximum and sum of every warp       2 * kMostCombineWarps
 #pragma once
 
 #include "config/decode.h"
@@ -29,7 +27,7 @@
 namespace octavo::decode {
 
 OCTAVO_HD constexpr int combine_smem_bytes(const DecodeConfig& c) {
-  return kCombineWarps * (c.head_dim + 2) * 4;
+  return kMostCombineWarps * (c.head_dim + 2) * 4;
 }
 
 template <class Config>
@@ -43,7 +41,7 @@ struct CombineKernel {
   // The partial results of a work tile: the numbers of the first and of the second. The others
   // follow, one from each CTA, or with batch_invariant all in a row.
   struct Parts {
-    i32 first, second, count;
+    i32 first = 0, second = 0, count = 0;
     OCTAVO_DEVICE Partial<G> part(const Params& p, i32 i) const {
       constexpr i32 kStep = C.batch_invariant ? 1 : 2;
       return {p, i == 0 ? first : second + (i - 1) * kStep};
@@ -107,7 +105,7 @@ struct CombineKernel {
   // are in flight together.
   static OCTAVO_DEVICE RowSum add_parts(const Params& p, const Parts& parts, i32 row, i32 begin,
                                         i32 stride, u32 lane) {
-    constexpr int kAtOnce = C.head_dim <= 128 ? 6 : 3;
+    constexpr int kAtOnce = C.head_dim <= 128 ? 9 : 4;
     RowSum total;
     OCTAVO_ROLLED
     for (i32 i = begin; i < parts.count; i += kAtOnce * stride) {
@@ -124,54 +122,42 @@ struct CombineKernel {
     return total;
   }
 
-  static OCTAVO_DEVICE void store(const Params& p, const WorkTile& work, const SequenceSpan& span,
-                                  i32 row, const RowSum& total, u32 lane) {
-    const bool padding = is_padding(span, work.token(p, row));
-    const FinishedRow finished =
-        finish_row(p, work.head(p, row), padding, total.ref_max, total.sum);
-    if (lane == 0) store_lse(p, work, row, finished.lse);
-    u8* const out = out_row<C.out>(p, work, row);
-    OCTAVO_UNROLL
-    for (int pair = 0; pair < kPairs; ++pair)
-      if (static_cast<i32>(column_of(pair, lane)) < p.head_dim)
-        store_pair<C.out>(out, column_of(pair, lane), finished.value(total.o[pair][0]),
-                          finished.value(total.o[pair][1]));
+  // The addresses of a column of O and of the reference maximum (0) or the sum (1) of a warp.
+  static OCTAVO_DEVICE u32 shared_o(u32 warp, u32 column) {
+    return ptx::shared_base() + (warp * C.head_dim + column) * 4;
   }
-
-  // Warp 0 adds up the sums of all warps of the CTA.
-  static OCTAVO_DEVICE void add_warps(RowSum& total, u32 warp, u32 lane) {
-    const auto o = [](u32 of_warp, u32 column) {
-      return ptx::shared_base() + (of_warp * C.head_dim + column) * 4;
-    };
-    const auto scalar = [&o](u32 of_warp, u32 which) {
-      return o(kCombineWarps, of_warp * 2 + which);
-    };
+  static OCTAVO_DEVICE u32 shared_scalar(u32 warp, u32 which) {
+    return shared_o(kMostCombineWarps, warp * 2 + which);
+  }
+  static OCTAVO_DEVICE void share(const RowSum& total, u32 warp, u32 lane) {
     OCTAVO_UNROLL
     for (int pair = 0; pair < kPairs; ++pair) {
       if (!column_exists(pair, lane)) continue;
-      ptx::store_shared_f32(o(warp, column_of(pair, lane)), total.o[pair][0]);
-      ptx::store_shared_f32(o(warp, column_of(pair, lane) + 1), total.o[pair][1]);
+      ptx::store_shared_f32(shared_o(warp, column_of(pair, lane)), total.o[pair][0]);
+      ptx::store_shared_f32(shared_o(warp, column_of(pair, lane) + 1), total.o[pair][1]);
     }
     if (lane == 0) {
-      ptx::store_shared_f32(scalar(warp, 0), total.ref_max);
-      ptx::store_shared_f32(scalar(warp, 1), total.sum);
+      ptx::store_shared_f32(shared_scalar(warp, 0), total.ref_max);
+      ptx::store_shared_f32(shared_scalar(warp, 1), total.sum);
     }
-    ptx::cta_sync();
-    if (warp != 0) return;
-    OCTAVO_UNROLL
-    for (u32 other = 1; other < kCombineWarps; ++other) {
-      RowSum theirs;
-      theirs.ref_max = ptx::load_shared_f32(scalar(other, 0));
-      theirs.sum = ptx::load_shared_f32(scalar(other, 1));
-      OCTAVO_UNROLL
-      for (int pair = 0; pair < kPairs; ++pair) {
-        if (!column_exists(pair, lane)) continue;
-        theirs.o[pair][0] = ptx::load_shared_f32(o(other, column_of(pair, lane)));
-        theirs.o[pair][1] = ptx::load_shared_f32(o(other, column_of(pair, lane) + 1));
-      }
-      total.rescale(ptx::max_f32(total.ref_max, theirs.ref_max));
-      total.add(theirs);
+  }
+  // Adds up the sums of `warps` warps for two columns, and stores the result.
+  static OCTAVO_DEVICE void add_warps(const Params& p, const WorkTile& work,
+                                      const SequenceSpan& span, i32 row, u32 column, u32 warps) {
+    float ref_max = kLowest, sum = 0, low = 0, high = 0;
+    OCTAVO_UNROLL_BY(8)
+    for (u32 warp = 0; warp < warps; ++warp)
+      ref_max = ptx::max_f32(ref_max, ptx::load_shared_f32(shared_scalar(warp, 0)));
+    OCTAVO_UNROLL_BY(8)
+    for (u32 warp = 0; warp < warps; ++warp) {
+      const float factor = ptx::exp2_approx(ptx::load_shared_f32(shared_scalar(warp, 0)) - ref_max);
+      const float of_warp = ptx::load_shared_f32(shared_scalar(warp, 1));
+      sum = ptx::fused_multiply_add(of_warp, factor, sum);
+      low = ptx::fused_multiply_add(ptx::load_shared_f32(shared_o(warp, column)), factor, low);
+      high =
+          ptx::fused_multiply_add(ptx::load_shared_f32(shared_o(warp, column + 1)), factor, high);
     }
+    OutPair<C.out>(p, work, span, row, column).store(p, ref_max, sum, low, high);
   }
 
   // Combines one row, with all warps of the CTA.
@@ -179,17 +165,25 @@ struct CombineKernel {
                                         const SequenceSpan& span, i32 row) {
     if (row >= work.rows) return;
     const u32 warp = ptx::warp_index(), lane = ptx::lane_index();
-    RowSum total = add_parts(p, parts, row, static_cast<i32>(warp), kCombineWarps, lane);
-    add_warps(total, warp, lane);
-    if (warp == 0) store(p, work, span, row, total, lane);
+    share(add_parts(p, parts, row, static_cast<i32>(warp), p.combine_warps, lane), warp, lane);
+    ptx::cta_sync();
+    const u32 column = ptx::thread_index() * 2;
+    const u32 warps = static_cast<u32>(min_of(parts.count, p.combine_warps));
+    if (column < C.head_dim) add_warps(p, work, span, row, column, warps);
   }
   // Combines all rows, each with one warp.
   static OCTAVO_DEVICE void combine_rows(const Params& p, const Parts& parts, const WorkTile& work,
                                          const SequenceSpan& span) {
     const u32 lane = ptx::lane_index();
     OCTAVO_ROLLED
-    for (i32 row = static_cast<i32>(ptx::warp_index()); row < work.rows; row += kCombineWarps)
-      store(p, work, span, row, add_parts(p, parts, row, 0, 1, lane), lane);
+    for (i32 row = static_cast<i32>(ptx::warp_index()); row < work.rows; row += p.combine_warps) {
+      const RowSum total = add_parts(p, parts, row, 0, 1, lane);
+      OCTAVO_UNROLL
+      for (int pair = 0; pair < kPairs; ++pair)
+        if (column_exists(pair, lane))
+          OutPair<C.out>(p, work, span, row, column_of(pair, lane))
+              .store(p, total.ref_max, total.sum, total.o[pair][0], total.o[pair][1]);
+    }
   }
 
   // Combines one row of one work tile, with batch_invariant.
@@ -208,28 +202,47 @@ struct CombineKernel {
     combine_row(p, {first, first + 1, count}, work_tile_of<C.block_m>(p, at), at.keys.span, row);
   }
 
-  // Combines the work tile that is cut between two CTAs.
+  // Combines a work tile that is cut, or one row of it.
   static OCTAVO_DEVICE void run_even(const Params& p) {
     // Every CTA waits for the decode kernel, so that this grid does not end before that one.
     // Lengths are read after the wait.
     const bool reads_lengths = has_lengths(p);
     if (C.arch >= 90 && reads_lengths) ptx::wait_for_earlier_grids();
     const Tiles tiles(p);
-    const i32 rows_of_grid = p.warps_per_row > 1 ? p.combine_rows : 1;
-    const i32 boundary = ptx::block_index_x() / rows_of_grid;
-    const i32 first = tiles.first_tile(boundary), next = tiles.first_tile(boundary + 1);
-    const Cursor cut = tiles.find(min_of(next, tiles.total - 1));
+    const Cut cut = p.combine_by_row ? cut_of(tiles, ptx::block_index_x() / p.combine_rows)
+                                     : cut_at(tiles, ptx::block_index_x());
     if (C.arch >= 90 && !reads_lengths) ptx::wait_for_earlier_grids();
-    const i32 begin = next - cut.kv_tile, end = begin + cut.keys.kv_tiles;
-    // No work tile is cut here, or it began before CTA `boundary`.
-    if (first == next || next == tiles.total || cut.kv_tile == 0 || begin < first) return;
-    const Parts parts{boundary * 2 + (begin == first ? 0 : 1), (boundary + 1) * 2,
-                      tiles.cta_of(end - 1) - boundary + 1};
-    const WorkTile work = work_tile_of<C.block_m>(p, cut);
-    if (p.warps_per_row > 1)
-      combine_row(p, parts, work, cut.keys.span, ptx::block_index_x() % rows_of_grid);
+    if (cut.parts.count < 2) return;
+    const WorkTile work = work_tile_of<C.block_m>(p, cut.at);
+    if (p.combine_by_row)
+      combine_row(p, cut.parts, work, cut.at.keys.span, ptx::block_index_x() % p.combine_rows);
     else
-      combine_rows(p, parts, work, cut.keys.span);
+      combine_rows(p, cut.parts, work, cut.at.keys.span);
+  }
+
+  // A work tile and its parts, if there are several; else parts.count is at most 1.
+  struct Cut {
+    Cursor at;
+    Parts parts;
+  };
+  // The parts of the work tile that begins at KV tile `begin` and in CTA `cta`.
+  static OCTAVO_DEVICE Parts parts_from(const Tiles& tiles, i32 begin, i32 kv_tiles, i32 cta) {
+    return {cta * 2 + (begin == tiles.first_tile(cta) ? 0 : 1), (cta + 1) * 2,
+            tiles.cta_of(begin + kv_tiles - 1) - cta + 1};
+  }
+  static OCTAVO_DEVICE Cut cut_of(const Tiles& tiles, i32 work_tile) {
+    i32 begin;
+    const Cursor at = tiles.begin_of(work_tile, begin);
+    return {at, parts_from(tiles, begin, at.keys.kv_tiles, tiles.cta_of(begin))};
+  }
+  // The work tile that is cut between CTAs `boundary` and `boundary + 1`, if it begins in the
+  // first of them.
+  static OCTAVO_DEVICE Cut cut_at(const Tiles& tiles, i32 boundary) {
+    const i32 first = tiles.first_tile(boundary), next = tiles.first_tile(boundary + 1);
+    const Cursor at = tiles.find(min_of(next, tiles.total - 1));
+    const i32 begin = next - at.kv_tile;
+    if (first == next || next == tiles.total || at.kv_tile == 0 || begin < first) return {at, {}};
+    return {at, parts_from(tiles, begin, at.keys.kv_tiles, boundary)};
   }
 
   static OCTAVO_DEVICE void entry(const Params& p) {
@@ -241,7 +254,7 @@ struct CombineKernel {
 };
 
 template <class Config>
-OCTAVO_KERNEL(32 * kCombineWarps, 1)
+OCTAVO_KERNEL(32 * kMostCombineWarps, 1)
 decode_combine(const OCTAVO_GRID_CONSTANT Params p) {
   CombineKernel<Config>::entry(p);
 }

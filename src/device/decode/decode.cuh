@@ -14,6 +14,7 @@
 //   rows             reference maximum and sum of every row and  exchange_rows_bytes
 //                    warp, at the end of a work tile
 //   q                Q as mma fragments, if registers are short  q_bytes
+//   gather           parts from the CTAs of the cluster          gather_bytes
 //
 //   time (stages = 3)   copies in flight         every warp
 //   KV tile j           stage[j+1], stage[j+2]   wait for its part of stage[j], warp barrier,
@@ -23,13 +24,15 @@
 //   lanes are done with stage[j-1], which the copies of the step overwrite. Copies run ahead into
 //   the next work tile and sequence.
 //
-// If several CTAs compute parts of a work tile (parts.cuh), each writes a partial result to the
-// workspace, and device/decode/combine.cuh adds them up. The order of every sum is fixed by the
-// lengths and the size of the grid, so a run can be repeated bit by bit; with batch_invariant it is
-// fixed by the length of the sequence alone.
+// With clusters (DecodeConfig) each work tile has a cluster of CTAs instead, which divide its keys
+// and add up their parts (cluster.cuh). Otherwise, if several CTAs compute parts of a work tile
+// (parts.cuh), each writes a partial result to the workspace, and device/decode/combine.cuh adds
+// them up. The order of every sum is fixed by the lengths and the size of the grid, so a run can be
+// repeated bit by bit; with batch_invariant it is fixed by the length of the sequence alone.
 #pragma once
 
 #include "config/decode.h"
+#include "device/decode/cluster.cuh"
 #include "device/decode/exchange.cuh"
 #include "device/decode/geometry.cuh"
 #include "device/decode/loads.cuh"
@@ -69,7 +72,8 @@ struct DecodeKernel {
   };
   // Starts the copies of the next KV tile. Past the last one it commits a group without copies, so
   // that cp_async_wait still counts one group for each round.
-  static OCTAVO_DEVICE void load_next(Copies& copies, const Params& p, const Tiles& tiles,
+  template <class TilesOf>
+  static OCTAVO_DEVICE void load_next(Copies& copies, const Params& p, const TilesOf& tiles,
                                       const Thread& thread, int stage) {
     if (copies.left > 0) {
       Loads<G>::load_kv(p, copies.head, copies.rows, thread, stage);
@@ -103,18 +107,34 @@ struct DecodeKernel {
 
   static OCTAVO_DEVICE int next(int stage) { return stage + 1 == C.stages ? 0 : stage + 1; }
 
-  static OCTAVO_DEVICE void run(const Params& p, const Tiles& tiles, i32 first, i32 last,
-                                const Thread& thread) {
-    Cursor at = tiles.find(first);
+  // The KV tiles of one work tile.
+  struct OneWorkTile {
+    static OCTAVO_DEVICE Cursor find(const Params& p, i32 work_tile) {
+      Cursor at;
+      at.sequence = p.by_work_tiles.quotient(work_tile);
+      const i32 in_sequence = work_tile - at.sequence * p.heads_kv * p.row_tiles;
+      at.kv_head = p.by_row_tiles.quotient(in_sequence);
+      at.row_tile = in_sequence - at.kv_head * p.row_tiles;
+      at.keys = sequence_keys<tile_keys(C), /*kOverlaps=*/false>(p, at.sequence);
+      return at;
+    }
+    static OCTAVO_DEVICE void advance(Cursor& at) { ++at.kv_tile; }
+  };
+
+  // Computes `last - first` KV tiles, of which `at` is the first, and `first` is its number. At the
+  // end of each part of a work tile it calls end_part(work, at, index, stage).
+  template <class TilesOf, class EndPart>
+  static OCTAVO_DEVICE void run(const Params& p, const TilesOf& tiles, Cursor at, i32 first,
+                                i32 last, const Thread& thread, const EndPart& end_part) {
     Copies copies(p, at, last - first, thread);
     Work work;
     int load_stage = 0, stage = 0;
-    // The first stages - 1 rounds only start copies, behind the loads of Q.
+    // The first stages - 1 rounds only start copies. Q is loaded behind them.
     const i32 before_first = first - (C.stages - 1);
     OCTAVO_ROLLED
     for (i32 index = before_first; index < last; ++index) {
-      if (index == before_first || (index > first && Parts::begins(at))) work.start(p, at, thread);
       if (index >= first) {
+        if (index == first || Parts::begins(at)) work.start(p, at, thread);
         ptx::cp_async_wait<C.stages - 2>();
         ptx::warp_sync();
       }
@@ -127,9 +147,7 @@ struct DecodeKernel {
       if (key < at.keys.range.end)
         Step<G>::run(work.state, work.q, p, work.tile, at.keys, work.scale, key, thread, stage);
 
-      if (Parts::ends(at) || index + 1 == last)
-        Exchange<G>::run(work.state, p, work.tile, at.keys.span,
-                         Parts::partial(p, at, index, first), thread, stage);
+      if (Parts::ends(at) || index + 1 == last) end_part(work, at, index, stage);
       if (index + 1 < last) tiles.advance(at);
       stage = next(stage);
     }
@@ -144,15 +162,50 @@ struct DecodeKernel {
     if (thread * kEntries < p.paging.entries) ptx::prefetch_l2(p.paging.table + thread * kEntries);
   }
 
+  // The CTA's share of the KV tiles of all work tiles.
+  static OCTAVO_DEVICE void run_share(const Params& p, const Thread& thread) {
+    const Tiles tiles(p);
+    const i32 cta = ptx::block_index_x();
+    const i32 first = Parts::first_tile(tiles, cta), last = Parts::first_tile(tiles, cta + 1);
+    if (first == last) return;
+    run(p, tiles, tiles.find(first), first, last, thread,
+        [&](Work& work, const Cursor& at, i32 index, int stage) {
+          const i32 partial = Parts::partial(p, at, index, first);
+          Exchange<G>::run(work.state, p, work.tile, thread, stage, [&](const auto& row) {
+            Exchange<G>::store(p, work.tile, at.keys.span, partial, row, thread);
+          });
+        });
+  }
+
+  // The CTA's part of the work tile of its cluster.
+  static OCTAVO_DEVICE void run_cluster(const Params& p, const Thread& thread) {
+    const OneWorkTile tiles;
+    Cursor at = tiles.find(p, ptx::block_index_x() >> p.log2_cluster);
+    const WorkTile tile = work_tile_of<C.block_m>(p, at);
+    const Cluster<G> cluster(p, tile.rows, at.keys.kv_tiles);
+    cluster.prepare();
+    const i32 first = cluster.first_tile(cluster.rank), last = cluster.first_tile(cluster.rank + 1);
+    at.kv_tile = first;
+    if (first == last)
+      ptx::cluster_wait();
+    else
+      run(p, tiles, at, first, last, thread, [&](Work& work, const Cursor&, i32, int stage) {
+        ptx::cluster_wait();  // the barriers of all CTAs are ready
+        Exchange<G>::run(work.state, p, work.tile, thread, stage,
+                         [&](const auto& row) { Exchange<G>::send(cluster, row, thread); });
+      });
+    cluster.finish(p, tile, at.keys.span);
+  }
+
   static OCTAVO_DEVICE void entry(const Params& p) {
     // Lets the combine kernel start early. It waits until this grid is complete.
     if constexpr (C.arch >= 90) ptx::launch_dependent_grids();
     const Thread thread{ptx::warp_index(), ptx::lane_index()};
     prefetch_page_table(p);
-    const Tiles tiles(p);
-    const i32 cta = ptx::block_index_x();
-    const i32 first = Parts::first_tile(tiles, cta), last = Parts::first_tile(tiles, cta + 1);
-    if (first < last) run(p, tiles, first, last, thread);
+    if constexpr (C.clusters)
+      run_cluster(p, thread);
+    else
+      run_share(p, thread);
   }
 };
 

@@ -66,6 +66,35 @@ OCTAVO_DEVICE void store_pair(u8* row, u32 column, float low, float high) {
     ptx::store_global_b32(to, ptx::bf16x2_from_f32(low, high));
 }
 
+// Two neighbouring columns of a row of the output; the first is even. With the first two columns
+// goes the row's LSE.
+template <Element kOut>
+struct OutPair {
+  const WorkTile& work;
+  i32 row;
+  u32 column;
+  i32 head;
+  bool padding;
+  u8* to;
+
+  OCTAVO_DEVICE OutPair(const Params& p, const WorkTile& work_tile, const SequenceSpan& span,
+                        i32 row_of_tile, u32 first_column)
+      : work(work_tile),
+        row(row_of_tile),
+        column(first_column),
+        head(work.head(p, row)),
+        padding(is_padding(span, work.token(p, row))),
+        to(out_row<kOut>(p, work, row)) {}
+
+  // Normalises the pair and stores it.
+  OCTAVO_DEVICE void store(const Params& p, float ref_max, float sum, float low, float high) const {
+    const FinishedRow finished = finish_row(p, head, padding, ref_max, sum);
+    if (column == 0) store_lse(p, work, row, finished.lse);
+    if (static_cast<i32>(column) < p.head_dim)
+      store_pair<kOut>(to, column, finished.value(low), finished.value(high));
+  }
+};
+
 // A partial result, with its number from parts.cuh: O, then the reference maximum and the sum of
 // each row.
 template <class G>

@@ -33,9 +33,12 @@ struct Params : ModifiedForwardParams {
   i32 batch = 0;
   float* partials = nullptr;  // partial_floats() for each partial result
   i32 ctas = 0;               // of the decode kernel, among which the KV tiles are divided
-  i32 combine_rows = 0;       // rows of a work tile that exist
-  i32 warps_per_row = 1;      // of the combine kernel: 1 or kCombineWarps
-  i32 most_parts = 0;         // batch_invariant: partial results of a work tile
+  Divider by_ctas, by_row_tiles, by_work_tiles;  // work tiles of a sequence
+  i32 log2_cluster = 0;    // the CTAs of a cluster, which share a work tile; 0: no clusters
+  i32 combine_rows = 0;    // rows of a work tile that exist
+  i32 combine_warps = 0;   // of a CTA of the combine kernel
+  i32 combine_by_row = 0;  // 1: each CTA combines one row of a work tile
+  i32 most_parts = 0;      // batch_invariant: partial results of a work tile
   // int4: scales and zeros of K and V, f16 (pages, heads_kv, 2, groups, page_size).
   const u8* k_groups = nullptr;
   const u8* v_groups = nullptr;

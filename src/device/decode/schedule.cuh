@@ -60,8 +60,9 @@ struct Schedule {
   i32 total;       // KV tiles of all sequences
   i32 per_cta;     // KV tiles of a CTA; the first `longer` CTAs have one more
   i32 longer;
-  i32 tiles_before;    // KV tiles per work tile of the sequences before this lane's
-  i32 lane_sequences;  // how many sequences a lane counts
+  i32 tiles_before;          // KV tiles per work tile of the sequences before this lane's
+  i32 lane_sequences;        // how many sequences a lane counts; 0 if all are equally long
+  SequenceKeys keys_of_all;  // then
 
   // The whole warp makes a schedule. Lane l counts the KV tiles of sequences [l n, (l + 1) n).
   OCTAVO_DEVICE explicit Schedule(const Params& params)
@@ -70,8 +71,8 @@ struct Schedule {
         tiles_before(0),
         lane_sequences(0) {
     total = work_tiles * count_tiles();
-    per_cta = total / p.ctas;
-    longer = total % p.ctas;
+    per_cta = p.by_ctas.quotient(total);
+    longer = total - per_cta * p.ctas;
   }
 
   // The number of a CTA's first KV tile; `total` for the index after the last CTA. If there are
@@ -86,20 +87,38 @@ struct Schedule {
   // Finds the KV tile with number `index`. The whole warp calls it.
   OCTAVO_DEVICE Cursor find(i32 index) const {
     Cursor at;
-    i32 before = 0;  // KV tiles of the sequences before
-    if (lane_sequences == 0) {
-      const i32 of_sequence = work_tiles * sequence_keys<kTileKeys, kOverlaps>(p, 0).kv_tiles;
-      at.sequence = index / of_sequence;
-      before = at.sequence * of_sequence;
-    } else {
-      find_sequence(index / work_tiles, at.sequence, before);
-      before *= work_tiles;
+    if (lane_sequences != 0) {
+      i32 before;  // KV tiles of the sequences before
+      find_sequence(p.by_work_tiles.quotient(index), at.sequence, before);
+      index -= before * work_tiles;
     }
-    at.keys = sequence_keys<kTileKeys, kOverlaps>(p, at.sequence);
-    const i32 work_tile = (index - before) / at.keys.kv_tiles;
-    at.kv_tile = (index - before) % at.keys.kv_tiles;
-    at.kv_head = work_tile / p.row_tiles;
-    at.row_tile = work_tile % p.row_tiles;
+    at.keys =
+        lane_sequences != 0 ? sequence_keys<kTileKeys, kOverlaps>(p, at.sequence) : keys_of_all;
+    i32 work_tile = index / at.keys.kv_tiles;
+    at.kv_tile = index - work_tile * at.keys.kv_tiles;
+    if (lane_sequences == 0) {
+      at.sequence = p.by_work_tiles.quotient(work_tile);
+      work_tile -= at.sequence * work_tiles;
+    }
+    at.kv_head = p.by_row_tiles.quotient(work_tile);
+    at.row_tile = work_tile - at.kv_head * p.row_tiles;
+    return at;
+  }
+
+  // The first KV tile of a work tile, and its number. The whole warp calls it.
+  OCTAVO_DEVICE Cursor begin_of(i32 work_tile, i32& number) const {
+    Cursor at;
+    at.sequence = p.by_work_tiles.quotient(work_tile);
+    const i32 in_sequence = work_tile - at.sequence * work_tiles;
+    at.kv_head = p.by_row_tiles.quotient(in_sequence);
+    at.row_tile = in_sequence - at.kv_head * p.row_tiles;
+    if (lane_sequences == 0) {
+      at.keys = keys_of_all;
+      number = work_tile * at.keys.kv_tiles;
+    } else {
+      at.keys = sequence_keys<kTileKeys, kOverlaps>(p, at.sequence);
+      number = tiles_before_sequence(at.sequence) * work_tiles + in_sequence * at.keys.kv_tiles;
+    }
     return at;
   }
 
@@ -118,7 +137,10 @@ struct Schedule {
  private:
   // Counts the KV tiles of all sequences, with one work tile for each sequence.
   OCTAVO_DEVICE i32 count_tiles() {
-    if (!has_lengths(p)) return p.batch * sequence_keys<kTileKeys, kOverlaps>(p, 0).kv_tiles;
+    if (p.batch == 1 || !has_lengths(p)) {
+      keys_of_all = sequence_keys<kTileKeys, kOverlaps>(p, 0);
+      return p.batch * keys_of_all.kv_tiles;
+    }
     lane_sequences = div_up(p.batch, 32);
     i32 sum = 0;
     OCTAVO_ROLLED
@@ -139,6 +161,16 @@ struct Schedule {
   }
   OCTAVO_DEVICE i32 end_of_lane() const {
     return min_of(first_of_lane() + lane_sequences, p.batch);
+  }
+
+  // The KV tiles of the sequences before one, with one work tile for each. The lane that counts the
+  // sequence knows it.
+  OCTAVO_DEVICE i32 tiles_before_sequence(i32 sequence) const {
+    i32 before = tiles_before;
+    OCTAVO_ROLLED
+    for (i32 i = first_of_lane(); i < min_of(end_of_lane(), sequence); ++i)
+      before += sequence_keys<kTileKeys, kOverlaps>(p, i).kv_tiles;
+    return ptx::shuffle_from(before, static_cast<u32>(sequence / lane_sequences));
   }
 
   // Finds the sequence that holds a KV tile, with one work tile for each sequence, and counts the

@@ -51,6 +51,11 @@ constexpr DecodeConfig with_batch_invariant(DecodeConfig c) {
   return c;
 }
 
+constexpr DecodeConfig with_clusters(DecodeConfig c) {
+  c.clusters = true;
+  return c;
+}
+
 constexpr DecodeConfig with_f32_out(DecodeConfig c) {
   c.out = Element::f32;
   return c;
@@ -84,6 +89,8 @@ constexpr std::array kConfigs = {
     with_draft_tree(int4(90, Element::bf16, 128, 64)),
     with_batch_invariant(with_8_rows(small(90, Element::f16, Element::f16, 64))),
     with_batch_invariant(small(90, Element::bf16, Element::int8, 64)),
+    with_clusters(with_8_rows(small(90, Element::f16, Element::f16, 64))),
+    with_clusters(small(90, Element::bf16, Element::int8, 64)),
 };
 
 template <int kIndex>

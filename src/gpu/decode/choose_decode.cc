@@ -31,11 +31,12 @@ int smem_per_cta(const GpuInfo& gpu, int ctas) {
 }
 
 // Sets two stages, and the smallest blocks of keys whose stage can hold O of the rows at the end of
-// a work tile. Smaller blocks than 32 keys do not pay if a row has few bytes.
+// a work tile. Smaller blocks do not pay if a row has few bytes.
 void set_tiles(DecodeConfig& c, int rows, int warps) {
   c.block_m = rows;
-  c.block_n =
-      std::max(decode::row_bytes(c) <= 128 ? 32 : 16, 2 * rows * c.head_dim / decode::row_bytes(c));
+  const int bytes = decode::row_bytes(c);
+  const int least = bytes > 128 ? 16 : bytes > 64 ? 32 : 64;
+  c.block_n = std::max(least, 2 * rows * c.head_dim / bytes);
   c.warps = warps;
   c.stages = 2;
   c.min_ctas = 1;
@@ -54,13 +55,27 @@ int best_rows(const DecodeConfig& c, std::int64_t query_rows) {
   return query_rows > 16 && c.head_dim <= 128 && !decode::is_int4_kv(c) ? 32 : 16;
 }
 
-// How many CTAs of at least two stages share an SM. Eight rows need fewer registers: up to 64
-// columns 128 per thread, up to 128 columns 168. Only then more than two CTAs of four warps fit.
+// How many CTAs share an SM: several with three stages if possible, else with two. Up to 128
+// columns, eight rows need at most 168 registers per thread, so that three CTAs of four warps fit.
 int ctas_that_fit(DecodeConfig c, const GpuInfo& gpu) {
-  const int most = c.block_m > 8 || c.head_dim > 128 ? 2 : c.head_dim > 64 ? 3 : 4;
-  for (c.min_ctas = most; c.min_ctas > 1; --c.min_ctas)
-    if (stages_that_fit(c, gpu) >= 2) break;
-  return c.min_ctas;
+  const int most = c.block_m > 8 || c.head_dim > 128 ? 2 : 3;
+  for (const int stages : {3, 2})
+    for (c.min_ctas = most; c.min_ctas > 1; --c.min_ctas)
+      if (stages_that_fit(c, gpu) >= stages) return c.min_ctas;
+  return 1;
+}
+
+// Whether each work tile has a cluster, which needs no second grid. The sequences must be equally
+// long, and clusters of at most eight CTAs must fill half of the SMs. That suffices to read a cache
+// of 16 bits, but not to convert an 8-bit cache of many keys.
+bool suits_clusters(const Problem& p, const DecodeConfig& c, const GpuInfo& gpu) {
+  if (c.arch < 90 || c.batch_invariant || decode::is_int4_kv(c)) return false;
+  if (p.batch > 1 && (p.paged || p.padded)) return false;
+  if (p.seqlen_kv > (decode::is_8bit_kv(c) ? 8192 : 65536)) return false;
+  const std::int64_t row_tiles = (query_rows(p) + c.block_m - 1) / c.block_m;
+  const std::int64_t tiles = p.batch * p.heads_kv * row_tiles;
+  const std::int64_t sms = sms_of_grid(gpu.sms, p.options);
+  return tiles * decode::kMostCtas >= sms / 2 - 2 && tiles * 2 <= sms;
 }
 
 }  // namespace
@@ -146,6 +161,8 @@ Status feasible(const DecodeConfig& c, const GpuInfo& gpu) {
     return wrong_field("block_n", c.block_n, "so many keys that every stage is aligned to a row");
   if (decode::exchange_o_bytes(c) > 2 * decode::tile_bytes(c))
     return wrong_field("block_n", c.block_n, "as many keys as hold the O of a warp's rows");
+  if (c.clusters && (c.arch < 90 || c.batch_invariant))
+    return wrong_field("clusters", 1, "0 before arch=90 and with batch_invariant");
   if (c.stages < 2 || c.stages > 8) return wrong_field("stages", c.stages, "2 to 8");
   if (c.min_ctas < 1 || c.min_ctas > 4) return wrong_field("min_ctas", c.min_ctas, "1 to 4");
   if (decode::smem_bytes(c) > smem_per_cta(gpu, c.min_ctas))
@@ -153,6 +170,17 @@ Status feasible(const DecodeConfig& c, const GpuInfo& gpu) {
                        fmt::format("stages that fit into {} bytes", smem_per_cta(gpu, c.min_ctas)));
   return {};
 }
+
+namespace {
+
+std::string reason_for(const DecodeConfig& c, const Problem& p, const GpuInfo& gpu) {
+  if (c.clusters) return "few queries over many keys, which the CTAs of clusters divide";
+  return fmt::format("few queries over many keys, which {} CTAs divide {}",
+                     c.min_ctas * sms_of_grid(gpu.sms, p.options),
+                     c.batch_invariant ? "by the length of each sequence" : "evenly");
+}
+
+}  // namespace
 
 ChosenDecode choose_decode(const Problem& p, const GpuInfo& gpu) {
   DecodeConfig c;
@@ -174,12 +202,11 @@ ChosenDecode choose_decode(const Problem& p, const GpuInfo& gpu) {
       if (warps == 8 && several_ctas) continue;
       if (warps <= 2 && rows > 16) continue;
       set_tiles(c, rows, warps);
+      c.clusters = suits_clusters(p, c, gpu);
       if (!feasible(c, gpu).ok()) continue;
       if (several_ctas) c.min_ctas = ctas_that_fit(c, gpu);
       c.stages = std::min(stages_that_fit(c, gpu), 3);
-      return {c, fmt::format("few queries over many keys, which {} CTAs divide {}",
-                             c.min_ctas * sms_of_grid(gpu.sms, p.options),
-                             c.batch_invariant ? "by the length of each sequence" : "evenly")};
+      return {c, reason_for(c, p, gpu)};
     }
   return {c, "no tiles fit into the shared memory"};
 }

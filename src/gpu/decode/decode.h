@@ -36,14 +36,15 @@ struct ChosenDecode {
 };
 ChosenDecode choose_decode(const Problem& problem, const GpuInfo& gpu);
 
-// The loaded decode kernel, and the kernel that combines its partial results.
+// The loaded decode kernel, and the kernel that combines its partial results, unless clusters do.
 struct LoadedDecode {
   DecodeConfig config;
   cuda::Function function = nullptr;
   cuda::Function combine = nullptr;
-  int sms = 0;          // of the GPU
-  int ctas_per_sm = 1;  // that an SM holds at once
-  std::string note{};   // a cache problem
+  int sms = 0;           // of the GPU
+  int ctas_per_sm = 1;   // that an SM holds at once
+  int clusters[4] = {};  // that run at once, of 2^i CTAs
+  std::string note{};    // a cache problem
 };
 Result<LoadedDecode> load_decode(const Gpu& gpu, const DecodeConfig& config);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "attention/pages.h"
 #include "base/error.h"
@@ -12,6 +13,14 @@
 
 namespace octavo {
 namespace {
+
+cuda::LaunchAttribute cluster_of(unsigned ctas) {
+  cuda::LaunchAttribute cluster;
+  cluster.id = cuda::LaunchAttributeId::cluster_dimension;
+  cluster.value.cluster_dim[0] = ctas;
+  cluster.value.cluster_dim[1] = cluster.value.cluster_dim[2] = 1;
+  return cluster;
+}
 
 std::int64_t row_tiles(const Problem& p, const DecodeConfig& c) {
   return div_up<std::int64_t>(p.seqlen_q * (p.heads_q / p.heads_kv), c.block_m);
@@ -26,9 +35,20 @@ std::int64_t kv_tiles(const Problem& p, const DecodeConfig& c) {
   return div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1), decode::tile_keys(c));
 }
 
-// The number of CTAs among which the KV tiles are divided. It is at most the number of KV tiles at
-// the longest lengths.
+// The size of the clusters, of which each work tile has one: the largest of which all run at once.
+int log2_cluster(const LoadedDecode& kernel, const Problem& p) {
+  if (!kernel.config.clusters) return 0;
+  const std::int64_t tiles = work_tiles(p, kernel.config);
+  int log2 = 1;
+  for (int i = 2; i < static_cast<int>(std::size(kernel.clusters)); ++i)
+    if (tiles <= kernel.clusters[i] && tiles << i <= sms_of_grid(kernel.sms, p.options)) log2 = i;
+  return log2;
+}
+
+// The number of CTAs. If they divide the KV tiles of all work tiles, it is at most the number of KV
+// tiles at the longest lengths.
 std::int64_t ctas_of(const LoadedDecode& kernel, const Problem& p) {
+  if (kernel.config.clusters) return work_tiles(p, kernel.config) << log2_cluster(kernel, p);
   const std::int64_t resident = kernel.ctas_per_sm * sms_of_grid(kernel.sms, p.options);
   return std::min(resident, work_tiles(p, kernel.config) * kv_tiles(p, kernel.config));
 }
@@ -39,12 +59,28 @@ int most_parts(const Problem& p, const DecodeConfig& c) {
   return decode::most_parts(static_cast<int>(kv_tiles(p, c)));
 }
 
-// The number of CTAs of the combine kernel. With batch_invariant there is one for each row of each
-// work tile; otherwise each boundary between CTAs has one, or one for each row.
+// The number of CTAs of the combine kernel. Clusters need none. With batch_invariant or few work
+// tiles there is one for each row of each work tile; otherwise one for each boundary between CTAs.
 std::int64_t combine_ctas(const decode::Params& p, const Problem& run_problem,
                           const DecodeConfig& c) {
-  if (c.batch_invariant) return p.most_parts == 1 ? 0 : work_tiles(run_problem, c) * p.combine_rows;
-  return (p.ctas - 1) * (p.warps_per_row > 1 ? p.combine_rows : 1);
+  if (c.clusters) return 0;
+  if (c.batch_invariant && p.most_parts == 1) return 0;
+  return p.combine_by_row ? work_tiles(run_problem, c) * p.combine_rows : p.ctas - 1;
+}
+
+// How many clusters of `ctas` CTAs run at once.
+Result<int> clusters_at_once(const Gpu& gpu, const LoadedDecode& kernel, unsigned ctas) {
+  cuda::LaunchConfig launch;
+  launch.grid[0] = ctas;
+  launch.block[0] = static_cast<unsigned>(decode::threads(kernel.config));
+  launch.smem_bytes = static_cast<unsigned>(decode::smem_bytes(kernel.config));
+  cuda::LaunchAttribute cluster = cluster_of(ctas);
+  launch.attributes = &cluster;
+  launch.attribute_count = 1;
+  int clusters = 0;
+  OCTAVO_GPU_TRY(*gpu.driver, gpu.driver->cluster_occupancy(&clusters, kernel.function, &launch),
+                 "cuOccupancyMaxActiveClusters");
+  return clusters;
 }
 
 bool by_key(const ConstTensor& tensor, const Scales& scales) {
@@ -63,10 +99,13 @@ Result<LoadedDecode> load_decode(const Gpu& gpu, const DecodeConfig& config) {
   const Result<cuda::Function> function =
       load_function(gpu, source, decode::smem_bytes(config), kPolicy);
   if (!function.ok()) return function.status();
-  const Result<cuda::Function> combine =
-      load_function(gpu, combine_source(config, ptx), decode::combine_smem_bytes(config), kPolicy);
-  if (!combine.ok()) return combine.status();
-  LoadedDecode kernel{config, *function, *combine};
+  LoadedDecode kernel{config, *function};
+  if (!config.clusters) {
+    const Result<cuda::Function> combine = load_function(
+        gpu, combine_source(config, ptx), decode::combine_smem_bytes(config), kPolicy);
+    if (!combine.ok()) return combine.status();
+    kernel.combine = *combine;
+  }
   kernel.note = cache_note(gpu, source, kPolicy);
   int per_sm = 0;
   OCTAVO_GPU_TRY(*gpu.driver,
@@ -75,11 +114,17 @@ Result<LoadedDecode> load_decode(const Gpu& gpu, const DecodeConfig& config) {
                  "cuOccupancyMaxActiveBlocksPerMultiprocessor");
   kernel.sms = gpu.info.sms;
   kernel.ctas_per_sm = std::max(per_sm, 1);
+  for (unsigned i = 1; config.clusters && i < std::size(kernel.clusters); ++i) {
+    const Result<int> clusters = clusters_at_once(gpu, kernel, 1U << i);
+    if (!clusters.ok()) return clusters.status();
+    kernel.clusters[i] = *clusters;
+  }
   return kernel;
 }
 
 std::size_t decode_workspace_bytes(const LoadedDecode& kernel, const Problem& p) {
   const DecodeConfig& c = kernel.config;
+  if (c.clusters) return 0;
   const std::int64_t partials =
       c.batch_invariant ? work_tiles(p, c) * most_parts(p, c) : 2 * ctas_of(kernel, p);
   return static_cast<std::size_t>(partials * decode::partial_floats(c)) * sizeof(float);
@@ -119,9 +164,17 @@ decode::Params decode_params(const LoadedDecode& kernel, const Problem& run_prob
   p.batch = static_cast<i32>(run_problem.batch);
   p.partials = static_cast<float*>(workspace);
   p.ctas = static_cast<i32>(ctas_of(kernel, run_problem));
+  p.log2_cluster = log2_cluster(kernel, run_problem);
+  p.by_ctas = divider(p.ctas);
+  p.by_row_tiles = divider(p.row_tiles);
+  p.by_work_tiles = divider(p.heads_kv * p.row_tiles);
   p.combine_rows = std::min(static_cast<i32>(c.block_m), p.seqlen_q * p.heads_per_kv);
-  // If a work tile is cut into many parts, one warp alone would take too long to add them up.
-  p.warps_per_row = p.ctas / work_tiles(run_problem, c) >= 4 ? decode::kCombineWarps : 1;
+  // If a work tile is cut into many parts, one warp alone would take too long to add them up. With
+  // batch_invariant the number of warps must not depend on the batch, as they divide the parts.
+  const std::int64_t parts = p.ctas / work_tiles(run_problem, c);
+  p.combine_by_row = c.batch_invariant || parts >= 4;
+  p.combine_warps =
+      !c.batch_invariant && parts > 64 ? decode::kMostCombineWarps : decode::kCombineWarps;
   p.most_parts = most_parts(run_problem, c);
   return p;
 }
@@ -138,13 +191,19 @@ Status launch_decode(const Gpu& gpu, const LoadedDecode& kernel, const Problem& 
   launch.block[0] = static_cast<unsigned>(decode::threads(c));
   launch.smem_bytes = static_cast<unsigned>(decode::smem_bytes(c));
   launch.stream = static_cast<cuda::StreamHandle>(stream);
+  cuda::LaunchAttribute cluster = cluster_of(1U << params.log2_cluster);
+  if (c.clusters) {
+    launch.attributes = &cluster;
+    launch.attribute_count = 1;
+  }
   if (gpu.is_emulated()) gpu.kernels->announce_decode(run_problem, arguments, workspace, false);
   OCTAVO_GPU_TRY(*gpu.driver,
                  gpu.driver->launch_kernel(&launch, kernel.function, arguments_of_kernel, nullptr),
                  "cuLaunchKernelEx");
   launch.grid[0] = static_cast<unsigned>(combine_ctas(params, run_problem, c));
   if (launch.grid[0] == 0) return {};
-  launch.block[0] = 32 * decode::kCombineWarps;
+  launch.attribute_count = 0;
+  launch.block[0] = 32 * static_cast<unsigned>(params.combine_warps);
   launch.smem_bytes = static_cast<unsigned>(decode::combine_smem_bytes(c));
   // On sm_90 the two grids overlap: the second is resident before the first ends.
   cuda::LaunchAttribute overlap;

@@ -55,6 +55,7 @@ struct Driver {
   Error (*function_set_attribute)(cuda::Function, cuda::FunctionAttribute, int) = from_->needed("cuFuncSetAttribute");
   Error (*launch_kernel)(const cuda::LaunchConfig*, cuda::Function, void**, void**) = from_->needed("cuLaunchKernelEx");
   Error (*occupancy)(int*, cuda::Function, int, std::size_t) = from_->needed("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  Error (*cluster_occupancy)(int*, cuda::Function, const cuda::LaunchConfig*) = from_->needed("cuOccupancyMaxActiveClusters");
 
   Error (*mem_alloc)(Pointer*, std::size_t) = from_->needed("cuMemAlloc_v2");
   Error (*mem_free)(Pointer) = from_->needed("cuMemFree_v2");

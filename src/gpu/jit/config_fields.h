@@ -132,6 +132,7 @@ constexpr void visit_fields(Config& c, Visitor&& visit) {
   visit("group", c.group);
   visit("draft_tree", c.draft_tree);
   visit("batch_invariant", c.batch_invariant);
+  visit("clusters", c.clusters);
 }
 
 template <class Config, class Visitor>

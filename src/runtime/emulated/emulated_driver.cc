@@ -184,6 +184,13 @@ cuda::Error occupancy(int* blocks, cuda::Function /*function*/, int /*threads*/,
   return cuda::kSuccess;
 }
 
+// The clusters of 64 SMs.
+cuda::Error cluster_occupancy(int* clusters, cuda::Function /*function*/,
+                              const cuda::LaunchConfig* config) {
+  *clusters = 64 / static_cast<int>(config->attributes[0].value.cluster_dim[0]);
+  return cuda::kSuccess;
+}
+
 cuda::Error launch_kernel(const cuda::LaunchConfig* config, cuda::Function handle, void** arguments,
                           void** /*extra*/) {
   const auto& function = *reinterpret_cast<const EmulatedFunction*>(handle);
@@ -237,6 +244,7 @@ void* symbol(std::string_view name) {
   if (name == "cuStreamIsCapturing") return reinterpret_cast<void*>(&is_capturing);
   if (name == "cuOccupancyMaxActiveBlocksPerMultiprocessor")
     return reinterpret_cast<void*>(&occupancy);
+  if (name == "cuOccupancyMaxActiveClusters") return reinterpret_cast<void*>(&cluster_occupancy);
   if (name == "cuLaunchKernelEx") return reinterpret_cast<void*>(&launch_kernel);
   if (name == "cuTensorMapEncodeTiled") return reinterpret_cast<void*>(&encode_tensor_map);
   if (name == "cuTensorMapReplaceAddress") return reinterpret_cast<void*>(&replace_map_address);

@@ -132,12 +132,13 @@ class CompiledInKernels final : public KernelSet {
     std::optional<DecodeConfig> best;
     for (const auto& kernel : emulator::decode_kernels()) {
       const DecodeConfig& c = kernel.config;
-      const bool serves =
-          c.arch == chosen.arch && c.element == chosen.element && c.kv == chosen.kv &&
-          c.group == chosen.group && c.out == chosen.out && c.draft_tree == chosen.draft_tree &&
-          c.batch_invariant == chosen.batch_invariant && c.head_dim >= problem.head_dim;
+      const bool serves = c.arch == chosen.arch && c.element == chosen.element &&
+                          c.kv == chosen.kv && c.group == chosen.group && c.out == chosen.out &&
+                          c.draft_tree == chosen.draft_tree &&
+                          c.batch_invariant == chosen.batch_invariant &&
+                          c.clusters <= chosen.clusters && c.head_dim >= problem.head_dim;
       const auto distance = [&chosen](const DecodeConfig& x) {
-        return std::tuple(x.head_dim, x.block_m != chosen.block_m);
+        return std::tuple(x.head_dim, x.block_m != chosen.block_m, x.clusters != chosen.clusters);
       };
       if (serves && (!best || distance(c) < distance(*best))) best = c;
     }

@@ -263,7 +263,9 @@ Status run_emulated(const emulator::EmulatedDecode& kernel, const GpuInfo& chip,
                     const emulator::Settings& settings, const EmulatorThen& then) {
   EmulatedFunction function = emulated_function(kernel, chip.arch);
   EmulatedFunction combine = emulated_combine(kernel, chip.arch);
-  const LoadedDecode loaded{kernel.config, function.handle(), combine.handle(), chip.sms};
+  // Clusters of 8, 4 and 2 CTAs are tested with up to 2 work tiles, 4, and more.
+  const LoadedDecode loaded{kernel.config, function.handle(), combine.handle(), chip.sms, 1,
+                            {0, 8, 4, 2}};
   constexpr float kNan = __builtin_nanf("");
   std::vector<float> workspace(decode_workspace_bytes(loaded, run_problem) / sizeof(float), kNan);
   const ExaminedLaunches examined(settings, then);
