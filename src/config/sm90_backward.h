@@ -15,21 +15,21 @@ struct Sm90BackwardConfig {
   int head_dim = 128;               // columns of the products: 64, 80, 96, 128, 192 or 256
   int block_m = 64;                 // queries of a block
   int block_n = 128;                // keys of a work tile: 64 for each consumer warpgroup, or 64
-                                    // for both (divides_products)
+                                    // for both (divides_products) of a CTA or of two (is_pair)
   int stages_q = 2;                 // Q buffers
   int stages_do = 2;                // dO buffers
-  int dq_buffers = 2;               // dQ buffers, each with a warp that adds it to global memory
+  int dq_buffers = 2;               // dQ buffers
   ModifierConfig modifiers = {};    // softcap, alibi and padded only
 
   bool operator==(const Sm90BackwardConfig&) const = default;
 };
 
-// `c` with the modifiers that it must apply. With 64 columns the compiler spills a softcap alone,
-// but not together with ALiBi.
+// `c` with the modifiers that it must apply. With 64 and 256 columns the compiler spills a softcap
+// alone, but not together with ALiBi.
 OCTAVO_HD constexpr Sm90BackwardConfig with_modifiers(Sm90BackwardConfig c,
                                                       const ModifierConfig& m) {
   c.modifiers = m;
-  if (m.softcap && c.head_dim == 64) c.modifiers.alibi = true;
+  if (m.softcap && (c.head_dim == 64 || c.head_dim == 256)) c.modifiers.alibi = true;
   return c;
 }
 
@@ -51,33 +51,48 @@ OCTAVO_HD constexpr Config tiles_for(int head_dim, Element element) {
   Config c{.element = element, .head_dim = product_columns(head_dim)};
   c.block_m = c.head_dim == 64 ? 128 : 64;
   if (c.head_dim <= 128) return c;
-  c.block_n = 64;
-  c.stages_do = c.head_dim <= 192 ? 2 : 1;
-  c.dq_buffers = 3;
+  if (c.head_dim <= 192) {
+    c.block_n = 64;
+    c.dq_buffers = 3;
+  } else {
+    c.stages_do = c.dq_buffers = 1;
+  }
   return c;
 }
 // The tiles of problems that have too few keys for every SM: 64 keys, so that there are twice as
-// many CTAs. Two warpgroups can divide 128 columns, but not 80 or 96.
+// many CTAs. Two warpgroups can divide 128 columns, but not 80 or 96. With 256 columns a CTA has 64
+// keys in any case.
 OCTAVO_HD constexpr Config small_tiles_for(int head_dim, Element element) {
   Config c = tiles_for(head_dim, element);
+  if (c.head_dim > 192) return c;
   if (c.head_dim > 64 && c.head_dim < 128) c.head_dim = 128;
   c.block_m = c.block_n = 64;
   c.dq_buffers = 3;
   return c;
 }
 
-// Two warpgroups share the 64 keys of a tile and divide the products: one computes P and dV, the
+// With 256 columns a cluster of two CTAs has a tile of 128 keys. Each computes dS of its own 64
+// keys and sends it to the other one, and dQ of half of the columns for all keys. So half as much
+// dQ goes to global memory as if each added dQ of its own keys.
+OCTAVO_HD constexpr bool is_pair(const Config& c) { return c.head_dim > 192 && c.block_n > kRows; }
+OCTAVO_HD constexpr int ctas(const Config& c) { return is_pair(c) ? 2 : 1; }
+OCTAVO_HD constexpr int cta_keys(const Config& c) { return c.block_n / ctas(c); }
+
+// Two warpgroups share the 64 keys of a CTA and divide the products: one computes P and dV, the
 // other dS and dK. With more than 128 columns, dK and dV of 64 keys do not fit the registers of
 // one.
 OCTAVO_HD constexpr bool divides_products(const Config& c) {
-  return c.block_n == kRows && c.head_dim > kRows;
+  return cta_keys(c) == kRows && c.head_dim > kRows;
 }
 
+// The warpgroups that compute dK and dV. In a pair a third one computes dQ.
 OCTAVO_HD constexpr int warpgroups(const Config& c) {
   return divides_products(c) ? 2 : c.block_n / kRows;
 }
 OCTAVO_HD constexpr int consumer_threads(const Config& c) { return warpgroups(c) * kWarpgroup; }
-OCTAVO_HD constexpr int threads(const Config& c) { return consumer_threads(c) + kWarpgroup; }
+OCTAVO_HD constexpr int threads(const Config& c) {
+  return consumer_threads(c) + kWarpgroup * ctas(c);
+}
 // setmaxnreg moves registers from the producer to the consumers. With one consumer warpgroup the
 // kernel is compiled for two CTAs on an SM, as a CTA alone would be launched with the 255 registers
 // a thread that setmaxnreg cannot divide.
@@ -85,9 +100,11 @@ OCTAVO_HD constexpr int min_ctas(const Config& c) { return warpgroups(c) == 1 ? 
 OCTAVO_HD constexpr int launch_registers(const Config& c) {
   return 65536 / (threads(c) * min_ctas(c)) / 8 * 8;
 }
-inline constexpr int kProducerRegisters = 24;
+OCTAVO_HD constexpr int producer_registers(const Config& c) { return is_pair(c) ? 32 : 24; }
+inline constexpr int kDqGroupRegisters = 64;  // of the warpgroup that computes dQ in a pair
 OCTAVO_HD constexpr int consumer_registers(const Config& c) {
-  return (launch_registers(c) * threads(c) - kProducerRegisters * kWarpgroup) / consumer_threads(c);
+  const int others = producer_registers(c) + (is_pair(c) ? kDqGroupRegisters : 0);
+  return (launch_registers(c) * threads(c) - others * kWarpgroup) / consumer_threads(c);
 }
 
 // The product for dK runs on under the next block's scores, and dS stays in registers meanwhile.
@@ -106,15 +123,23 @@ OCTAVO_HD constexpr bool transposes_dq(const Config& c) {
   return !divides_products(c) && c.block_m < warpgroups(c) * kRows;
 }
 // Parts of a block of dQ that are added to global memory one after another: all of it, or 64
-// columns. They take the dQ buffers in turn, block by block.
+// columns. Those of a CTA take the dQ buffers in turn, block by block.
 OCTAVO_HD constexpr int dq_slices(const Config& c) {
   return divides_products(c) ? c.head_dim / 64 : 1;
 }
+OCTAVO_HD constexpr int cta_dq_slices(const Config& c) { return dq_slices(c) / ctas(c); }
 // With divides_products one warpgroup computes the lower half of the columns and the other the
-// upper half. The lower half has one more slice if their number is odd.
-OCTAVO_HD constexpr int dq_halves(const Config& c) { return divides_products(c) ? 2 : 1; }
+// upper half, except in a pair. The lower half has one more slice if their number is odd.
+OCTAVO_HD constexpr int dq_halves(const Config& c) {
+  return divides_products(c) && !is_pair(c) ? 2 : 1;
+}
 OCTAVO_HD constexpr int dq_slices_of(const Config& c, int half) {
-  return (dq_slices(c) + 1 - half) / 2;
+  return (cta_dq_slices(c) + dq_halves(c) - 1 - half) / dq_halves(c);
+}
+// The warps that add dQ to global memory, each a slice at a time. One for each buffer; in a pair
+// one for each slice, as one buffer is too few to keep the sums of two slices in flight.
+OCTAVO_HD constexpr int dq_writers(const Config& c) {
+  return is_pair(c) ? cta_dq_slices(c) : c.dq_buffers;
 }
 OCTAVO_HD constexpr int first_dq_slice(const Config& c, int half) {
   return half * dq_slices_of(c, 0);
@@ -133,30 +158,32 @@ OCTAVO_HD constexpr int dq_registers(const Config& c) {
   return c.block_m * c.head_dim / dq_slices(c) / (32 * dq_warps(c));
 }
 // dS, a row for each query: panels of 64 keys.
-OCTAVO_HD constexpr Panels ds_panels(const Config& c) { return panels(c.block_n, c.element); }
+OCTAVO_HD constexpr Panels ds_panels(const Config& c) { return panels(cta_keys(c), c.element); }
 
 // A warpgroup may be one block ahead of another that still reads dS. With divides_products a buffer
 // holds P first and then dS.
 inline constexpr int kDsBuffers = 2;
 inline constexpr int kWorkBytes = 64;  // of a work tile's description
 
-// k_full, v_full, tail_full; full and empty of each stage and buffer, empty of a dQ buffer for each
-// half; with divides_products p_full of each dS buffer.
+// k_full, v_full, tail_full; full and empty of each stage and buffer, of a dQ buffer full for each
+// writer and empty for each half; with divides_products p_full of each dS buffer; in a pair
+// peer_ds_full of each and peer_k_full.
 OCTAVO_HD constexpr int barriers(const Config& c) {
-  return 3 + 2 * (c.stages_q + c.stages_do + kDsBuffers) + (1 + dq_halves(c)) * c.dq_buffers +
-         (divides_products(c) ? kDsBuffers : 0);
+  return 3 + 2 * (c.stages_q + c.stages_do + kDsBuffers) + dq_writers(c) +
+         dq_halves(c) * c.dq_buffers + (divides_products(c) ? kDsBuffers : 0) +
+         (is_pair(c) ? kDsBuffers + 1 : 0);
 }
 
 struct SmemPlan {
-  int k, v, q, dout, ds, dq, lse_log2, delta, blocks, slopes, work, barriers,
+  int k, v, q, dout, ds, peer_k, peer_ds, dq, lse_log2, delta, blocks, slopes, work, barriers,
       total;                                                // bytes from the start
   int kv_tile, q_stage, ds_tile, dq_tile, row_stats_bytes;  // bytes of one
 };
 OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan s{};
-  s.kv_tile = c.block_n * panel_columns(c) * 2;
+  s.kv_tile = cta_keys(c) * panel_columns(c) * 2;
   s.q_stage = c.block_m * panel_columns(c) * 2;
-  s.ds_tile = c.block_m * c.block_n * 2;
+  s.ds_tile = c.block_m * cta_keys(c) * 2;
   s.dq_tile = c.block_m * c.head_dim * 4 / dq_slices(c);
   s.row_stats_bytes = c.block_m * 4;
   s.k = 0;
@@ -164,7 +191,9 @@ OCTAVO_HD constexpr SmemPlan smem_plan(const Config& c) {
   s.q = s.v + s.kv_tile;
   s.dout = s.q + c.stages_q * s.q_stage;
   s.ds = s.dout + c.stages_do * s.q_stage;
-  s.dq = s.ds + kDsBuffers * s.ds_tile;
+  s.peer_k = s.ds + kDsBuffers * s.ds_tile;
+  s.peer_ds = s.peer_k + (is_pair(c) ? s.kv_tile / 2 : 0);
+  s.dq = s.peer_ds + (is_pair(c) ? kDsBuffers * s.ds_tile : 0);
   s.lse_log2 = s.dq + c.dq_buffers * s.dq_tile;
   s.delta = s.lse_log2 + c.stages_q * s.row_stats_bytes;
   s.blocks = s.delta + c.stages_do * s.row_stats_bytes;

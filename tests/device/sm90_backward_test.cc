@@ -30,8 +30,10 @@ CubinKernel compiled(const KernelSource& source) {
 }
 
 // S, dP, dV and dK are in the code once. dQ follows a block late, so it is there again after the
-// last block. With divides_products both warpgroups have half of dQ, that of dV late.
+// last block. With divides_products both warpgroups have half of dQ, that of dV late. In a pair
+// each sum is computed in two parts, and dQ in a loop over its slices, from dS of both CTAs.
 int products(const Sm90BackwardConfig& c) {
+  if (bwd::is_pair(c)) return 2 * (c.head_dim / 16) + 4 * (c.block_m / 16) + c.block_n / 16;
   const int scores = c.head_dim / 16, sum = c.block_m / 16, dq = c.block_n / 16;
   return 2 * scores + 2 * sum + (bwd::divides_products(c) ? 3 : 2) * dq;
 }

@@ -111,6 +111,19 @@ TEST(EmulatorSm90Backward, WidthsBetweenPowersOfTwo) {
   for (const std::int64_t head_dim : {80, 96, 192}) check_edges(head_dim, Tiles::of_many_keys);
 }
 
+// Two CTAs exchange dS. The second one may have no keys, or see fewer blocks of queries.
+TEST(EmulatorSm90Backward, PairsOfCtas) {
+  check_edges(256, Tiles::of_many_keys);
+  for (const int sms : {132, 4})
+    for (const std::int64_t seqlen_kv : {30, 192}) {
+      SCOPED_TRACE(testing::Message() << "keys " << seqlen_kv << ", SMs " << sms);
+      check_on_h200({.seqlen_q = 200, .seqlen_kv = seqlen_kv, .head_dim = 256}, h200_with(sms));
+    }
+  for (const Options& options :
+       {Options{.causal = Causal::top_left}, Options{.window_left = 20, .window_right = 10}})
+    check_on_h200({.seqlen_q = 200, .seqlen_kv = 200, .head_dim = 256, .options = options});
+}
+
 TEST(EmulatorSm90Backward, FewKeys) {
   for (const std::int64_t head_dim : {64, 128}) check_edges(head_dim, Tiles::of_few_keys);
 }
@@ -307,8 +320,8 @@ TEST(EmulatorSm90Backward, EveryMutantOfWideHeadsIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_h200_call_needed(128);
 }
-// Two warpgroups divide the products.
-TEST(EmulatorSm90Backward, EveryMutantOfDividedProductsIsDetected) {
+// Two warpgroups of each of two CTAs divide the products.
+TEST(EmulatorSm90Backward, EveryMutantOfPairsIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_h200_call_needed(256);
 }
@@ -317,7 +330,7 @@ TEST(EmulatorSm90Backward, EveryMutantOf96ColumnsIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_h200_call_needed(96);
 }
-// The halves of dQ have different slices.
+// Two warpgroups divide the products, and the halves of dQ have different slices.
 TEST(EmulatorSm90Backward, EveryMutantOf192ColumnsIsDetected) {
   if (!test_long()) GTEST_SKIP() << "OCTAVO_TEST_LONG is not set";
   expect_every_h200_call_needed(192);

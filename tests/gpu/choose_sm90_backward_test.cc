@@ -100,11 +100,47 @@ TEST(ChooseSm90Backward, FewKeysTakeSmallerTiles) {
     EXPECT_EQ(keys_of_a_tile(head_dim, 33 * 128 + 1, false, 1), 128) << head_dim;
     EXPECT_EQ(keys_of_a_tile(head_dim, 128, true), 128) << head_dim;
   }
-  EXPECT_EQ(keys_of_a_tile(256, 128, false), 64);
+  EXPECT_EQ(keys_of_a_tile(192, 128, false), 64);
 }
 
-// Heads of up to 128 columns have 128 keys in a CTA, and wider ones the 64 that two warpgroups
-// share.
+// With 256 columns a pair of CTAs has a tile of 128 keys, also if there are few keys.
+TEST(ChooseSm90Backward, WidestHeadsTakePairsOfCtas) {
+  for (const Problem& problem : {full_problem(256), backward_problem(200)}) {
+    const Sm90BackwardConfig c = choose_sm90_backward(problem, kSms).config;
+    EXPECT_EQ(sm90::backward::ctas(c), 2);
+    EXPECT_EQ(c.block_n, 128);
+    EXPECT_EQ(sm90::backward::cta_keys(c), 64);
+  }
+  for (const std::int64_t head_dim : {64, 128, 192})
+    EXPECT_EQ(sm90::backward::ctas(choose_sm90_backward(full_problem(head_dim), kSms).config), 1);
+}
+
+// A circle has at most half of the tiles, and a group all of them, that the SMs hold.
+TEST(ChooseSm90Backward, PairsCountAsTwoCtas) {
+  GpuInfo chip = chip_with_tma(90);
+  chip.sms = kSms;
+  Problem problem = backward_problem(256);
+  problem.batch = 3;
+  problem.heads_q = problem.heads_kv = 10;
+  problem.seqlen_kv = 20 * 128;
+  const auto params = [&](std::int64_t head_dim) {
+    problem.head_dim = problem.head_dim_v = head_dim;
+    const Sm90BackwardConfig c =
+        sm90::backward::tiles_for(static_cast<int>(head_dim), Element::bf16);
+    BackwardArguments arguments;
+    arguments.q.shape = {problem.batch, problem.heads_q, problem.seqlen_q, head_dim};
+    arguments.k.shape = {problem.batch, problem.heads_kv, problem.seqlen_kv, head_dim};
+    return sm90_backward_params(problem, arguments, c, chip, nullptr);
+  };
+  EXPECT_EQ(params(256).n_tiles, 20);
+  EXPECT_EQ(params(256).heads_per_group, 3);
+  EXPECT_EQ(params(256).max_cyclic_tiles, 33);
+  EXPECT_EQ(params(128).heads_per_group, 6);
+  EXPECT_EQ(params(128).max_cyclic_tiles, 66);
+}
+
+// Heads of up to 128 columns have 128 keys in a CTA, those of 192 the 64 that two warpgroups share,
+// and wider ones 128 in two CTAs.
 TEST(ChooseSm90Backward, ReasonNamesKeysAndQueries) {
   const auto reason = [](std::int64_t head_dim) {
     return choose_sm90_backward(full_problem(head_dim), kSms).reason;
@@ -112,6 +148,7 @@ TEST(ChooseSm90Backward, ReasonNamesKeysAndQueries) {
   EXPECT_NE(reason(64).find("128 keys by 128 queries"), std::string::npos) << reason(64);
   EXPECT_NE(reason(96).find("128 keys by 64 queries"), std::string::npos) << reason(96);
   EXPECT_NE(reason(192).find("64 keys by 64 queries"), std::string::npos) << reason(192);
+  EXPECT_NE(reason(256).find("128 keys by 64 queries"), std::string::npos) << reason(256);
 }
 
 // The workspace has a counter for each slice of dQ: 64 columns of wide heads.

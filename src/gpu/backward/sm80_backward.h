@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -65,11 +66,12 @@ struct BackwardKernel {
 // (griddepcontrol.wait).
 enum class Start { after_earlier_kernels, early };
 
-// Enqueues a kernel of the backward pass. Does nothing if the grid has no CTAs.
+// Enqueues a kernel of the backward pass, in clusters of `cluster` CTAs. Does nothing if the grid
+// has no CTAs.
 template <class Params>
 Status launch_backward(const Gpu& gpu, const BackwardKernel& kernel, std::int64_t ctas, int threads,
                        const Params& params, Stream stream,
-                       Start start = Start::after_earlier_kernels) {
+                       Start start = Start::after_earlier_kernels, int cluster = 1) {
   if (ctas == 0) return {};
   constexpr std::int64_t kMostCtas = std::numeric_limits<std::int32_t>::max();
   if (ctas > kMostCtas)
@@ -80,11 +82,20 @@ Status launch_backward(const Gpu& gpu, const BackwardKernel& kernel, std::int64_
   config.block[0] = static_cast<unsigned>(threads);
   config.smem_bytes = static_cast<unsigned>(kernel.smem_bytes);
   config.stream = static_cast<cuda::StreamHandle>(stream);
-  cuda::LaunchAttribute early;
-  early.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
-  early.value.programmatic_stream_serialization = 1;
-  config.attributes = &early;
-  config.attribute_count = start == Start::early ? 1 : 0;
+  std::array<cuda::LaunchAttribute, 2> attributes;
+  config.attributes = attributes.data();
+  config.attribute_count = 0;
+  if (start == Start::early) {
+    cuda::LaunchAttribute& early = attributes[config.attribute_count++];
+    early.id = cuda::LaunchAttributeId::programmatic_stream_serialization;
+    early.value.programmatic_stream_serialization = 1;
+  }
+  if (cluster > 1) {
+    cuda::LaunchAttribute& in_clusters = attributes[config.attribute_count++];
+    in_clusters.id = cuda::LaunchAttributeId::cluster_dimension;
+    in_clusters.value.cluster_dim[0] = static_cast<unsigned>(cluster);
+    in_clusters.value.cluster_dim[1] = in_clusters.value.cluster_dim[2] = 1;
+  }
   void* arguments[] = {const_cast<Params*>(&params)};  // the driver only reads it
   OCTAVO_GPU_TRY(*gpu.driver,
                  gpu.driver->launch_kernel(&config, kernel.function, arguments, nullptr),

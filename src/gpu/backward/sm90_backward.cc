@@ -26,9 +26,9 @@ std::int64_t head_tiles(const Problem& p, std::int64_t tokens_q, int block_m) {
   return div_up<std::int64_t>(p.seqlen_q, block_m) * p.batch;
 }
 
-// A head with more tiles adds dQ in the order of the keys instead of cyclically. Half of the SMs,
-// as CTAs of other kernels may occupy some of them for a while.
-i32 max_cyclic_tiles(int sms) { return sms / 2; }
+// A head with more tiles adds dQ in the order of the keys instead of cyclically. Half of those that
+// the SMs hold, as CTAs of other kernels may occupy some of them for a while.
+i32 max_cyclic_tiles(int sms, int ctas_of_tile) { return sms / ctas_of_tile / 2; }
 
 // Whether even tiles of half as many keys would not be more than the SMs, nor those of a head too
 // many for the cyclic order. The answer depends on batch and heads, so it is no with
@@ -36,15 +36,15 @@ i32 max_cyclic_tiles(int sms) { return sms / 2; }
 bool has_few_keys(const Problem& p, int block_n, int sms) {
   const std::int64_t of_head = div_up<std::int64_t>(p.seqlen_kv, block_n);
   return !p.options.batch_invariant && 2 * of_head * p.heads_kv * p.batch <= sms &&
-         2 * of_head <= max_cyclic_tiles(sms);
+         2 * of_head <= max_cyclic_tiles(sms, 1);
 }
 
 Status set_tensor_maps(const Driver& driver, const BackwardArguments& a,
                        const Sm90BackwardConfig& c, Sm90BackwardParams& p) {
   const int columns = bwd::head_panels(c).columns;
   OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.q, c.block_m, columns), p.q));
-  OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.k, c.block_n, columns), p.k));
-  OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.v, c.block_n, columns), p.v));
+  OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.k, bwd::cta_keys(c), columns), p.k));
+  OCTAVO_RETURN_IF_ERROR(encode_again(driver, row_boxes(a.v, bwd::cta_keys(c), columns), p.v));
   return encode_again(driver, row_boxes(a.dout, c.block_m, columns), p.dout);
 }
 
@@ -103,10 +103,11 @@ ModifiedSm90BackwardParams sm90_backward_params(const Problem& run_problem,
   // With batch_invariant all heads are in one group, so that the order of a head does not depend
   // on the other heads.
   const i32 all_heads = p.heads_kv * p.sequences;
-  p.heads_per_group = run_problem.options.batch_invariant
-                          ? all_heads
-                          : std::clamp(gpu.sms / std::max(p.n_tiles, 1), 1, all_heads);
-  p.max_cyclic_tiles = max_cyclic_tiles(gpu.sms);
+  p.heads_per_group =
+      run_problem.options.batch_invariant
+          ? all_heads
+          : std::clamp(gpu.sms / (bwd::ctas(c) * std::max(p.n_tiles, 1)), 1, all_heads);
+  p.max_cyclic_tiles = max_cyclic_tiles(gpu.sms, bwd::ctas(c));
   if (any(c.modifiers))
     p.modifiers = backward_modifier_params(run_problem, a, p.scale_log2, c.modifiers.softcap);
   return p;
@@ -145,8 +146,8 @@ Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
   OCTAVO_RETURN_IF_ERROR(
       launch_row_stats(gpu, kernels.shared.row_stats, run_problem, stats, stream));
   const std::int64_t tiles = std::int64_t{p.n_tiles} * p.heads_kv * p.sequences;
-  OCTAVO_RETURN_IF_ERROR(
-      launch_backward(gpu, kernels.backward, tiles, bwd::threads(c), p, stream, Start::early));
+  OCTAVO_RETURN_IF_ERROR(launch_backward(gpu, kernels.backward, tiles * bwd::ctas(c),
+                                         bwd::threads(c), p, stream, Start::early, bwd::ctas(c)));
   const std::int64_t blocks = div_up<std::int64_t>(run_problem.seqlen_q, c.block_m) *
                               run_problem.heads_q * run_problem.batch;
   OCTAVO_RETURN_IF_ERROR(launch_backward(gpu, kernels.finish_dq, blocks, bwd::kFinishThreads, p,

@@ -63,13 +63,16 @@ struct ConsumerSteps {
     ptx::pin(group);
     return group;
   }
+  // The part of a shared-memory address that a matrix descriptor holds. In a cluster the bits above
+  // it are the number of the CTA.
+  static OCTAVO_DEVICE u32 in_cta(u32 address) { return is_pair(C) ? address & 0x3ffff : address; }
   // Descriptors of tiles of a head's rows: 16 columns of each row, or 16 rows.
   static OCTAVO_DEVICE u64 by_columns(u32 address) {
-    return at_address(k_major(0, G::kHeadSwizzle), address);
+    return at_address(k_major(0, G::kHeadSwizzle), in_cta(address));
   }
   template <u32 kTileRows>
   static OCTAVO_DEVICE u64 by_rows(u32 address) {
-    return at_address(mn_major(0, kTileRows * kRowBytes, G::kHeadSwizzle), address);
+    return at_address(mn_major(0, kTileRows * kRowBytes, G::kHeadSwizzle), in_cta(address));
   }
   // The address of step `step` of 16 columns in a tile of `rows` rows.
   static OCTAVO_DEVICE u32 column_step(u32 tile, u32 rows, u32 step) {
@@ -81,22 +84,31 @@ struct ConsumerSteps {
     keys += fresh_group() * kRows * kRowBytes;
     OCTAVO_UNROLL
     for (u32 step = 0; step < C.head_dim / 16; ++step)
-      mma<false, false>(d, by_columns(column_step(keys, C.block_n, step)),
+      mma<false, false>(d, by_columns(column_step(keys, cta_keys(C), step)),
                         by_columns(column_step(queries, C.block_m, step)), step > 0);
     ptx::wgmma_commit();
   }
-  // d += scores^T queries: dV += P^T dO, or dK += dS^T Q. Block 0 replaces d.
+  // d += scores^T queries: dV += P^T dO, or dK += dS^T Q. Block 0 replaces d. A pair is launched
+  // with 128 registers a thread, and ptxas accepts no product with more, although setmaxnreg adds
+  // some.
+  static constexpr int kParts = is_pair(C) ? 2 : 1;
   OCTAVO_DEVICE void add_queries(float (&d)[G::kColumns], const Operand& scores, u32 of_block,
                                  u32 queries) const {
     OCTAVO_UNROLL
-    for (u32 step = 0; step < G::kQuerySteps; ++step)
-      mma(d, scores.a[step], by_rows<C.block_m>(queries + step * 16 * kRowBytes),
-          step > 0 || of_block > 0);
+    for (u32 step = 0; step < G::kQuerySteps; ++step) {
+      OCTAVO_UNROLL
+      for (u32 part = 0; part < kParts; ++part) {
+        constexpr u32 kSize = G::kColumns / kParts, kPanels = G::kHead.count / kParts;
+        const u32 rows = queries + (part * kPanels * C.block_m + step * 16) * kRowBytes;
+        mma(reinterpret_cast<float(&)[kSize]>(d[part * kSize]), scores.a[step],
+            by_rows<C.block_m>(rows), step > 0 || of_block > 0);
+      }
+    }
     ptx::wgmma_commit();
   }
   // The descriptor of 16 keys of each row of dS.
   static OCTAVO_DEVICE u64 by_keys(u32 address) {
-    return at_address(k_major(0, G::kDsSwizzle), address);
+    return at_address(k_major(0, G::kDsSwizzle), in_cta(address));
   }
 
   // --- steps of a block -------------------------------------------------------------------------
@@ -185,7 +197,7 @@ struct ConsumerSteps {
     if (!C.modifiers.alibi) return {};
     const ThreadCoord t = here();
     const Work<Config> work = Work<Config>::read_lengths(G::work_slot());
-    const i32 key = work.n() + static_cast<i32>(t.group * kRows + t.warp * 16 + t.lane / 4);
+    const i32 key = work.cta_n() + static_cast<i32>(t.group * kRows + t.warp * 16 + t.lane / 4);
     const i32 offset = p.bottom_right ? work.span.seqlen_kv - work.span.seqlen_q : 0;
     const i32 first = m * C.block_m + static_cast<i32>(t.lane % 4 * 2) + offset - key;
     return {ptx::load_shared_f32(G::slope_slot(q(block).stage())), ptx::float_of_int(first)};
@@ -237,7 +249,7 @@ struct ConsumerSteps {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       const i32 key =
-          work.n() + static_cast<i32>(t.group * kRows + t.warp * 16 + r * 8 + t.lane / 4);
+          work.cta_n() + static_cast<i32>(t.group * kRows + t.warp * 16 + r * 8 + t.lane / 4);
       const QueryLimits seen = query_limits(p, work.span, key);
       const i32 first = m * C.block_m + static_cast<i32>(t.lane % 4 * 2);
       OCTAVO_UNROLL
@@ -266,14 +278,15 @@ struct ConsumerSteps {
   }
   static OCTAVO_DEVICE void unpack(float (&s)[G::kScores], const Operand& from) {
     OCTAVO_UNROLL
-    for (int i = 0; i < G::kScores / 2; ++i) {
-      const u32 x = from.a[i / 4][i % 4];
-      if constexpr (C.element == Element::f16) {
-        ptx::f32_from_f16x2(s[i * 2], s[i * 2 + 1], x);
-      } else {
-        s[i * 2] = ptx::float_of_bits(x << 16);
-        s[i * 2 + 1] = ptx::float_of_bits(x & 0xffff0000);
-      }
+    for (int i = 0; i < G::kScores / 2; ++i)
+      unpack_pair(s[i * 2], s[i * 2 + 1], from.a[i / 4][i % 4]);
+  }
+  static OCTAVO_DEVICE void unpack_pair(float& low, float& high, u32 x) {
+    if constexpr (C.element == Element::f16) {
+      ptx::f32_from_f16x2(low, high, x);
+    } else {
+      low = ptx::float_of_bits(x << 16);
+      high = ptx::float_of_bits(x & 0xffff0000);
     }
   }
   // The address that the lane passes to stmatrix and ldmatrix, for 16 queries of its warp's 16
@@ -377,7 +390,7 @@ struct ConsumerSteps {
       const u32 of_row = t.warp * 16 + chunk / kChunks, column = chunk % kChunks * 8;
       u32 x[4];
       ptx::load_shared_b128(at_column(tile, of_row, column), x);
-      const i32 key = work.n() + static_cast<i32>(t.group * kRows + of_row);
+      const i32 key = work.cta_n() + static_cast<i32>(t.group * kRows + of_row);
       if (key < work.span.seqlen_kv && static_cast<i32>(column) < p.head_dim)
         ptx::store_global_b128(
             static_cast<u8*>(to) +
@@ -387,7 +400,7 @@ struct ConsumerSteps {
     }
   }
   static OCTAVO_DEVICE u32 at_column(u32 tile, u32 row, u32 column) {
-    return tile + column / G::kHead.columns * C.block_n * kRowBytes +
+    return tile + column / G::kHead.columns * cta_keys(C) * kRowBytes +
            swizzled(G::kHeadSwizzle, row * kRowBytes + column % G::kHead.columns * 2);
   }
 };

@@ -77,12 +77,12 @@ struct DividedConsumer : ConsumerSteps<Config> {
     ptx::pin(dq);
     ptx::wgmma_fence();
     const u32 scores = G::ds_tile(ds_buffer(of_block)),
-              keys = G::k_tile() + first_dq_slice(C, kHalf) * C.block_n * kRowBytes;
+              keys = G::k_tile() + first_dq_slice(C, kHalf) * cta_keys(C) * kRowBytes;
     OCTAVO_UNROLL
-    for (u32 step = 0; step < C.block_n / 16; ++step)
+    for (u32 step = 0; step < cta_keys(C) / 16; ++step)
       Steps::template mma<false, true>(
           dq, by_keys(scores + step * 32),
-          Steps::template by_rows<C.block_n>(keys + step * 16 * kRowBytes), step > 0);
+          Steps::template by_rows<cta_keys(C)>(keys + step * 16 * kRowBytes), step > 0);
     ptx::wgmma_commit();
   }
   // Passes a half of dQ, whose product is complete, to the writers.
@@ -114,8 +114,8 @@ struct DividedConsumer : ConsumerSteps<Config> {
       OCTAVO_UNROLL
       for (int i = 0; i < G::kColumns; ++i) sum[i] = 0.0f;
     }
-    // After this barrier both warpgroups have read K and V for the last time.
-    ptx::named_barrier_sync(1, consumer_threads(C));
+    // After this barrier all warpgroups have read K and V for the last time.
+    ptx::named_barrier_sync(1, G::kProductThreads);
     store_gradient(sum, factor, tile, to, strides);
   }
 
@@ -128,7 +128,11 @@ struct DividedConsumer : ConsumerSteps<Config> {
     keys_by_queries(s, G::k_tile(), G::q_tile(q(block).stage()));
   }
   OCTAVO_DEVICE void share_p(const Operand& probability) const {
-    ptx::mbarrier_wait(G::ds_empty(ds_buffer(block)), ds_phase(block) ^ 1);
+    const u32 empty = G::ds_empty(ds_buffer(block)), phase = ds_phase(block) ^ 1;
+    if constexpr (is_pair(C))
+      ptx::mbarrier_wait_cluster(empty, phase);
+    else
+      ptx::mbarrier_wait(empty, phase);
     store_ds(probability, block);
     ptx::warp_sync();
     arrive(G::p_full(ds_buffer(block)));
@@ -138,11 +142,11 @@ struct DividedConsumer : ConsumerSteps<Config> {
     ptx::mbarrier_wait(G::do_full(dout(block).stage()), dout(block).phase());
     start_sum(probability, G::do_tile(dout(block).stage()));
   }
-  // Call when dV of the block is complete.
-  OCTAVO_DEVICE void finish_dv(Operand& probability) {
+  // Call when dV of block `of_block` is complete.
+  OCTAVO_DEVICE void finish_dv(Operand& probability, u32 of_block) {
     ptx::pin(sum);
     pin(probability);
-    arrive(G::do_empty(dout(block).stage()));
+    arrive(G::do_empty(dout(of_block).stage()));
   }
   // Computes P and dV of one block of queries, and half of dQ of the block before.
   OCTAVO_DEVICE void visit_for_dv() {
@@ -160,12 +164,12 @@ struct DividedConsumer : ConsumerSteps<Config> {
     if (block > 0) {
       start_dq<kUpper>(dq, block - 1);
       ptx::wgmma_wait<1>();
-      finish_dv(probability);
+      finish_dv(probability, block);
       ptx::wgmma_wait<0>();
       share_dq<kUpper>(dq, block - 1);
     } else {
       ptx::wgmma_wait<0>();
-      finish_dv(probability);
+      finish_dv(probability, block);
     }
     ++block;
   }

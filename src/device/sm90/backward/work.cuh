@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The work of one CTA of the backward kernel, and the order in which blocks of keys add to dQ.
 //
-// A CTA has block_n keys of one KV head. For every query head that shares them it visits the blocks
-// of queries that see any of these keys. dQ is the only sum to which several CTAs contribute. FP32
-// sums depend on their order, so the order is fixed for each block of queries: a CTA adds its part
-// when it is its turn, and the result has the same bits in every run.
+// A CTA, or a pair of CTAs, has block_n keys of one KV head. For every query head that shares them
+// it visits the blocks of queries that see any of these keys. dQ is the only sum to which several
+// CTAs contribute. FP32 sums depend on their order, so the order is fixed for each block of
+// queries: a CTA adds its part when it is its turn, and the result has the same bits in every run.
 //
 // The order is chosen so that CTAs seldom wait. Heads come in groups that fill the SMs once:
 //
@@ -26,6 +26,7 @@
 
 #include "config/sm90_backward.h"
 #include "device/core/block_range.cuh"
+#include "device/ptx/cluster.cuh"
 #include "device/ptx/memory.cuh"
 #include "device/ptx/term.cuh"
 #include "device/ptx/thread.cuh"
@@ -63,7 +64,7 @@ struct Work {
   static OCTAVO_DEVICE bool has_mask(const Sm90BackwardParams& p) {
     return p.window_left < kNoLimit || p.window_right < kNoLimit;
   }
-  // All lanes of a warp call this.
+  // All lanes of a warp call this. The CTAs of a pair have the same work.
   static OCTAVO_DEVICE Work of_block(const Sm90BackwardParams& p, i32 index) {
     Work w;
     const bool masked = has_mask(p);
@@ -89,6 +90,10 @@ struct Work {
   // A CTA of a varlen or padded batch may have no tile: sequences differ in length.
   OCTAVO_DEVICE bool has_keys() const { return n_tile >= 0 && n() < span.seqlen_kv; }
   OCTAVO_DEVICE i32 n() const { return n_tile * C.block_n; }  // the tile's first key
+  // The first key of CTA `rank` of the tile, which may have none.
+  OCTAVO_DEVICE i32 n_of(u32 rank) const { return n() + static_cast<i32>(rank) * cta_keys(C); }
+  // The first key of this CTA.
+  OCTAVO_DEVICE i32 cta_n() const { return is_pair(C) ? n_of(ptx::cluster_cta_rank()) : n(); }
   OCTAVO_DEVICE i32 n_tiles() const { return div_up(span.seqlen_kv, C.block_n); }
   OCTAVO_DEVICE i32 m_blocks() const { return div_up(span.seqlen_q, C.block_m); }
   OCTAVO_DEVICE i32 batch(const Sm90BackwardParams& p) const {
@@ -158,9 +163,10 @@ struct Work {
     return static_cast<u32>(order == kMaskedAscending ? tiles.end - 1 - n_tile
                                                       : n_tile - tiles.begin);
   }
-  // Whether some query of block m does not see some key of the tile.
+  // Whether some query of block m does not see some key of this CTA.
   OCTAVO_DEVICE bool needs_mask(const Sm90BackwardParams& p, i32 m) const {
-    return block_range(p, span, m * C.block_m, C.block_m, C.block_n).needs_mask(n(), C.block_n);
+    return block_range(p, span, m * C.block_m, C.block_m, cta_keys(C))
+        .needs_mask(cta_n(), cta_keys(C));
   }
 };
 
