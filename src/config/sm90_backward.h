@@ -107,9 +107,6 @@ OCTAVO_HD constexpr int consumer_registers(const Config& c) {
   return (launch_registers(c) * threads(c) - others * kWarpgroup) / consumer_threads(c);
 }
 
-// The product for dK runs on under the next block's scores, and dS stays in registers meanwhile.
-OCTAVO_HD constexpr bool carries_dk(const Config& c) { return c.block_m <= 64; }
-
 // A row of a tile in shared memory: panels of 64 columns. TMA fills the columns of the last panel
 // that are beyond the head's with zeros, and only dQ^T reads them.
 OCTAVO_HD constexpr int panel_columns(const Config& c) { return round_up(c.head_dim, 64); }

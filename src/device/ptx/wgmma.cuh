@@ -38,6 +38,7 @@ OCTAVO_PTX void pin(float& x) { asm volatile("" : "+f"(x)::"memory"); }
 OCTAVO_PTX void pin(u32& x) { asm volatile("" : "+r"(x)::"memory"); }
 OCTAVO_PTX void pin(i32& x) { asm volatile("" : "+r"(x)::"memory"); }
 OCTAVO_PTX void pin(u8*& x) { asm volatile("" : "+l"(x)::"memory"); }
+OCTAVO_PTX void discard(float& x) { asm volatile("" : "=f"(x)); }
 
 #else
 
@@ -61,6 +62,7 @@ inline void pin(float& x, Site site = Site::here()) { pin_registers(&x, sizeof x
 inline void pin(u32& x, Site site = Site::here()) { pin_registers(&x, sizeof x, site); }
 inline void pin(i32& x, Site site = Site::here()) { pin_registers(&x, sizeof x, site); }
 inline void pin(u8*& x, Site site = Site::here()) { pin_registers(&x, sizeof x, site); }
+inline void discard(float&) {}
 
 #endif
 
@@ -72,6 +74,14 @@ OCTAVO_DEVICE void pin(T (&x)[kSize] OCTAVO_AND_SITE) {
 #else
   pin_registers(&x, sizeof x, site);
 #endif
+}
+
+// The values of x are not used any more: without this, the pin() before a product that replaces
+// them would keep them in registers.
+template <int kSize>
+OCTAVO_DEVICE void discard(float (&x)[kSize]) {
+  OCTAVO_UNROLL
+  for (int i = 0; i < kSize; ++i) discard(x[i]);
 }
 
 }  // namespace octavo::ptx

@@ -41,7 +41,8 @@
 //   ds_full[b]      warps that have a part of it   all consumers       dS of a block is complete
 //   ds_empty[b]     4 warps of each warpgroup      those warps         dS may be replaced
 //   named 1         all consumers, also of dQ      all consumers       K and V may be overwritten, at the end
-//   named 2         warpgroup 0                    warpgroup 1         P of the first block may begin
+//   named 2         warpgroup 1                    warpgroup 0         its products may be issued
+//   named 3         warpgroup 0                    warpgroup 1         the same
 //   with divides_products:
 //   p_full[b]       4 warps with dV                warps with dK       P of a block is in ds[b]; dS
 //                                                                      will replace it

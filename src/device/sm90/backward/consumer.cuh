@@ -3,17 +3,17 @@
 //
 // Scores are transposed, keys by queries, so that P^T and dS^T can be register operands of dV and
 // dK without moving data. dQ sums over the keys of all warpgroups, so it reads dS from shared
-// memory.
+// memory. With S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q and dQ = dS K:
 //
-//   tensor cores   S(i)   dP(i)           dV(i)                             dQ(i-1)   dK(i)
-//   other units           P = exp2(S)     dS = P (dP - delta), store dS(i)  store dQ(i-1)
+//   warpgroup 0, products     dQ(i-1) dK(i) dV(i) S(i+1) dP(i+1)
+//                other units                store dQ             P, dS, store dS(i+1)
+//   warpgroup 1, products                                        dQ(i) dK(i) dV(i) S(i+1) dP(i+1)
+//                other units  P, dS, store dS(i)                             store dQ
 //
-// where S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dQ = dS K and dK += dS^T Q.
-//
-// dQ runs one block late, so no warpgroup waits for another's dS. One warpgroup computes P and dS
-// while the other uses the tensor cores; wait_for_turn() staggers their start. Without carries_dk
-// (block_m = 128) each block waits for its own dK. With carries_dk (block_m = 64) dK overlaps S of
-// the next block.
+// The warpgroups take turns: one issues products while the other computes P and dS. A warp that
+// issues a product waits until the tensor cores have room for it, so during its turn it can do
+// little else. At the turn of warpgroup 0 there is no dS of warpgroup 1 yet, so warpgroup 0
+// computes dQ one block late. dQ comes first in a turn, and is stored between the steps of dV.
 #pragma once
 
 #include "device/sm90/backward/consumer_steps.cuh"
@@ -42,6 +42,7 @@ struct Consumer : ConsumerSteps<Config> {
   using Steps::pack;
   using Steps::pin;
   using Steps::q;
+  using Steps::store_dq;
   using Steps::store_ds;
   using Steps::store_gradient;
   using Steps::thread;
@@ -70,26 +71,22 @@ struct Consumer : ConsumerSteps<Config> {
     }
     ptx::wgmma_commit();
   }
-
-  // --- the schedule -----------------------------------------------------------------------------
-
-  OCTAVO_DEVICE void start_scores(float (&s)[G::kScores]) const {
+  OCTAVO_DEVICE void start_scores(float (&s)[G::kScores], u32 of_block) const {
+    const auto stage = q(of_block);
+    ptx::mbarrier_wait(G::q_full(stage.stage()), stage.phase());
+    ptx::discard(s);
     ptx::pin(s);
     ptx::wgmma_fence();
-    keys_by_queries(s, G::k_tile(), G::q_tile(q(block).stage()));
+    keys_by_queries(s, G::k_tile(), G::q_tile(stage.stage()));
   }
-  OCTAVO_DEVICE void start_dp(float (&dp)[G::kScores]) const {
-    ptx::mbarrier_wait(G::do_full(dout(block).stage()), dout(block).phase());
+  OCTAVO_DEVICE void start_dp(float (&dp)[G::kScores], u32 of_block) const {
+    const auto stage = dout(of_block);
+    ptx::mbarrier_wait(G::do_full(stage.stage()), stage.phase());
+    ptx::discard(dp);
     ptx::pin(dp);
     ptx::spare("start_scores had one after dP of the block before was last read");
     ptx::wgmma_fence();
-    keys_by_queries(dp, G::v_tile(), G::do_tile(dout(block).stage()));
-  }
-  OCTAVO_DEVICE void start_dv(Operand& probability) {
-    pin(probability);
-    ptx::pin(dv);
-    ptx::wgmma_fence();
-    add_queries(dv, probability, block, G::do_tile(dout(block).stage()));
+    keys_by_queries(dp, G::v_tile(), G::do_tile(stage.stage()));
   }
   OCTAVO_DEVICE void start_dk(Operand& ds) {
     ptx::pin(dk);
@@ -98,17 +95,23 @@ struct Consumer : ConsumerSteps<Config> {
     ptx::wgmma_fence();
     add_queries(dk, ds, block, G::q_tile(q(block).stage()));
   }
-  // Starts dQ of the previous block, once all warpgroups have stored its dS. The first block has no
-  // previous one: its product reads K instead of dS, and the result is not used. A branch around
-  // the product would cost registers of the products that are still in flight.
+  // Starts dQ of dq_block(). The first block of warpgroup 0 has no previous one: its product reads
+  // K instead of dS, and the result is not used, as a branch around the product would cost
+  // registers of the products in flight.
   OCTAVO_DEVICE void start_dq(float (&dq)[G::kDq]) const {
-    const u32 buffer = (block - 1) % kDsBuffers;
-    if (block > 0) ptx::mbarrier_wait(G::ds_full(buffer), (block - 1) / kDsBuffers & 1);
     ptx::pin(dq);
-    ptx::spare("start_dv had one after dQ of the block before was last read");
     ptx::wgmma_fence();
-    dq_product(dq, block > 0 ? G::ds_tile(buffer) : G::k_tile());
+    dq_product(dq, has_dq() ? G::ds_tile(dq_block() % kDsBuffers) : G::k_tile());
   }
+
+  // --- dQ and dS --------------------------------------------------------------------------------
+
+  // Warpgroup 0 computes dQ of the block before the current one, as long as there is another
+  // warpgroup.
+  OCTAVO_DEVICE bool is_late() const { return warpgroups(C) == 2 && thread.group == 0; }
+  OCTAVO_DEVICE u32 dq_block() const { return block - (is_late() ? 1 : 0); }
+  OCTAVO_DEVICE bool has_dq() const { return !is_late() || block > 0; }
+
   OCTAVO_DEVICE void share_ds(const Operand& ds) const {
     const u32 buffer = block % kDsBuffers;
     ptx::mbarrier_wait(G::ds_empty(buffer), ~(block / kDsBuffers) & 1);
@@ -117,72 +120,75 @@ struct Consumer : ConsumerSteps<Config> {
     ptx::warp_sync();
     arrive(G::ds_full(buffer));
   }
-  // Passes dQ of the previous block, whose product is complete, to the writer.
-  OCTAVO_DEVICE void share_dq(float (&dq)[G::kDq]) const {
-    ptx::pin(dq);
-    if (block == 0) return;
-    const u32 of_block = block - 1, buffer = of_block % C.dq_buffers;
-    arrive(G::ds_empty(of_block % kDsBuffers));
-    ptx::mbarrier_wait(G::dq_empty(0, buffer), of_block / C.dq_buffers & 1);
-    Steps::store_dq(dq, 0, G::dq_tile(buffer));
+  // Waits until all warpgroups have stored dS of dq_block().
+  OCTAVO_DEVICE void wait_for_ds() const {
+    if (has_dq())
+      ptx::mbarrier_wait(G::ds_full(dq_block() % kDsBuffers), dq_block() / kDsBuffers & 1);
+  }
+  // Call when dQ is complete. Releases dS, and waits until the buffer of dQ may be replaced.
+  OCTAVO_DEVICE void begin_dq_store() const {
+    if (!has_dq()) return;
+    arrive(G::ds_empty(dq_block() % kDsBuffers));
+    ptx::mbarrier_wait(G::dq_empty(0, dq_buffer()), dq_block() / C.dq_buffers & 1);
+  }
+  OCTAVO_DEVICE u32 dq_buffer() const { return dq_block() % C.dq_buffers; }
+  // Passes the stored dQ to the writer. Call at the end of a turn, as the fence takes long.
+  OCTAVO_DEVICE void end_dq_store() const {
+    if (!has_dq()) return;
     ptx::fence_proxy_async();
     ptx::warp_sync();
-    arrive(G::dq_full(buffer));
+    arrive(G::dq_full(dq_buffer()));
   }
 
-  // Computes one block of queries, and dQ of the previous block. With carries_dk, dK of the
-  // previous block is still running on entry.
-  OCTAVO_DEVICE void visit_block(Operand& ds) {
-    float s[G::kScores], dp[G::kScores], dq[G::kDq];
-    ptx::mbarrier_wait(G::q_full(q(block).stage()), q(block).phase());
+  // --- the schedule -----------------------------------------------------------------------------
+
+  // Turns begin with warpgroup 0 and alternate. Each warpgroup has one more turn than blocks: S and
+  // dP of its first block, and after its last block only the gradients.
+  OCTAVO_DEVICE void wait_for_turn() const {
+    if (warpgroups(C) == 1) return;
+    ptx::spare("only the speed depends on it");
+    ptx::named_barrier_sync(2 + static_cast<int>(thread.group), consumer_threads(C));
+  }
+  OCTAVO_DEVICE void end_turn() const {
+    if (warpgroups(C) == 1) return;
+    ptx::named_barrier_arrive(3 - static_cast<int>(thread.group), consumer_threads(C));
+  }
+
+  // Computes P and dS of the current block. dP is still running on entry.
+  OCTAVO_DEVICE void find_operands(float (&s)[G::kScores], float (&dp)[G::kScores],
+                                   Operand& probability, Operand& ds) const {
     const u32 slot = block_slot();
-    start_scores(s);
-    start_dp(dp);
     const auto lse = Steps::template load_stats<G::kEarlyPairs>(G::lse_log2(q(block).stage()));
-    ptx::wgmma_wait<1>();
-    ptx::pin(s);
-    if (carries_dk(C)) finish_dk(ds, block);
-    wait_for_turn();
     find_p(s, lse, slot);
-    end_turn();
+    const auto delta = Steps::template load_stats<G::kEarlyPairs>(G::delta(dout(block).stage()));
     ptx::wgmma_wait<0>();
     ptx::pin(dp);
-    Operand probability;
     pack(probability, s);
-    start_dv(probability);
-    const auto delta = Steps::template load_stats<G::kEarlyPairs>(G::delta(dout(block).stage()));
     find_ds(s, dp, delta, slot);
     pack(ds, s);
-    share_ds(ds);
+    pin(probability);
+  }
+  // Starts dQ, dK and dV of the current block, and stores dQ between the steps of dV, which is
+  // still running on return.
+  OCTAVO_DEVICE void start_gradients(Operand& probability, Operand& ds) {
+    float dq[G::kDq];
     start_dq(dq);
     start_dk(ds);
     ptx::wgmma_wait<1>();
-    finish_dv(probability);
-    share_dq(dq);
-    if (!carries_dk(C)) {
-      ptx::wgmma_wait<0>();
-      finish_dk(ds, block + 1);
-    }
-    ++block;
-  }
-  // Warpgroup 1 begins P of its first block after warpgroup 0 has finished its own.
-  OCTAVO_DEVICE void wait_for_turn() const {
-    if (block > 0 || thread.group == 0 || warpgroups(C) == 1) return;
-    ptx::spare("only the speed depends on it");
-    ptx::named_barrier_sync(2, consumer_threads(C));
-  }
-  OCTAVO_DEVICE void end_turn() const {
-    if (block > 0 || thread.group == 1 || warpgroups(C) == 1) return;
-    ptx::named_barrier_arrive(2, consumer_threads(C));
-  }
-  OCTAVO_DEVICE void visit_blocks(i32 blocks) {
-    Operand ds;
-    while (block < static_cast<u32>(blocks)) visit_block(ds);
-    float dq[G::kDq];
-    start_dq(dq);
-    ptx::wgmma_wait<0>();
-    if (carries_dk(C)) finish_dk(ds, block);
-    share_dq(dq);
+    ptx::pin(dq);
+    begin_dq_store();
+    pin(probability);
+    ptx::pin(dv);
+    ptx::spare("start_dq had one after P was packed");
+    ptx::wgmma_fence();
+    const auto store_part = [&](u32 step) {
+      if (has_dq()) store_dq(dq, 0, G::dq_tile(dq_buffer()), {step, G::kQuerySteps});
+    };
+    add_queries(dv, probability, block, G::do_tile(dout(block).stage()), store_part);
+    ptx::wgmma_wait<1>();
+    ptx::pin(dk);
+    pin(ds);
+    arrive(G::q_empty(q(block).stage()));
   }
   // Call when dV of the current block is complete.
   OCTAVO_DEVICE void finish_dv(Operand& probability) {
@@ -190,18 +196,56 @@ struct Consumer : ConsumerSteps<Config> {
     pin(probability);
     arrive(G::do_empty(dout(block).stage()));
   }
-  // Call when dK of the block before `next`, if there is one, is complete.
-  OCTAVO_DEVICE void finish_dk(Operand& ds, u32 next) {
-    ptx::pin(dk);
-    pin(ds);
-    if (next > 0) arrive(G::q_empty(q(next - 1).stage()));
+
+  OCTAVO_DEVICE void visit_blocks(u32 blocks) {
+    float s[G::kScores], dp[G::kScores];
+    Operand probability, ds;
+    if (thread.group == 1) wait_for_turn();
+    start_scores(s, 0);
+    start_dp(dp, 0);
+    end_turn();
+    ptx::wgmma_wait<1>();
+    ptx::pin(s);
+    while (true) {
+      find_operands(s, dp, probability, ds);
+      share_ds(ds);
+      wait_for_ds();
+      wait_for_turn();
+      start_gradients(probability, ds);
+      if (block + 1 == blocks) break;
+      start_scores(s, block + 1);
+      ptx::wgmma_wait<1>();
+      finish_dv(probability);
+      start_dp(dp, block + 1);
+      end_turn();
+      end_dq_store();
+      ptx::wgmma_wait<1>();
+      ptx::pin(s);
+      ++block;
+    }
+    ptx::wgmma_wait<0>();
+    finish_dv(probability);
+    end_dq_store();
+    ++block;
+    if (thread.group == 0) end_turn();
+    if (is_late()) find_last_dq();
+  }
+  OCTAVO_DEVICE void find_last_dq() const {
+    float dq[G::kDq];
+    wait_for_ds();
+    start_dq(dq);
+    ptx::wgmma_wait<0>();
+    ptx::pin(dq);
+    begin_dq_store();
+    store_dq(dq, 0, G::dq_tile(dq_buffer()));
+    end_dq_store();
   }
 
   OCTAVO_DEVICE void run(i32 blocks) {
     ptx::mbarrier_wait(G::k_full(), 0);
     ptx::mbarrier_wait(G::v_full(), 0);
     if (blocks > 0) {
-      visit_blocks(blocks);
+      visit_blocks(static_cast<u32>(blocks));
     } else {
       OCTAVO_UNROLL
       for (int i = 0; i < G::kColumns; ++i) dk[i] = dv[i] = 0.0f;

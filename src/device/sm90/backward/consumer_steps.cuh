@@ -90,10 +90,11 @@ struct ConsumerSteps {
   }
   // d += scores^T queries: dV += P^T dO, or dK += dS^T Q. Block 0 replaces d. A pair is launched
   // with 128 registers a thread, and ptxas accepts no product with more, although setmaxnreg adds
-  // some.
+  // some. Calls after_step(step) when the product of a step was issued.
   static constexpr int kParts = is_pair(C) ? 2 : 1;
+  template <class AfterStep>
   OCTAVO_DEVICE void add_queries(float (&d)[G::kColumns], const Operand& scores, u32 of_block,
-                                 u32 queries) const {
+                                 u32 queries, const AfterStep& after_step) const {
     OCTAVO_UNROLL
     for (u32 step = 0; step < G::kQuerySteps; ++step) {
       OCTAVO_UNROLL
@@ -103,8 +104,13 @@ struct ConsumerSteps {
         mma(reinterpret_cast<float(&)[kSize]>(d[part * kSize]), scores.a[step],
             by_rows<C.block_m>(rows), step > 0 || of_block > 0);
       }
+      after_step(step);
     }
     ptx::wgmma_commit();
+  }
+  OCTAVO_DEVICE void add_queries(float (&d)[G::kColumns], const Operand& scores, u32 of_block,
+                                 u32 queries) const {
+    add_queries(d, scores, of_block, queries, [](u32) {});
   }
   // The descriptor of 16 keys of each row of dS.
   static OCTAVO_DEVICE u64 by_keys(u32 address) {
@@ -313,15 +319,22 @@ struct ConsumerSteps {
       ptx::ldmatrix_x4_trans(ds.a[step], ds_row(t, of_block, step));
   }
   // Stores a slice of dQ in register order: warpgroup by warpgroup, and four registers of all its
-  // threads together. The tile in global memory has the same order.
+  // threads together. The tile in global memory has the same order. `part` says which of so many
+  // equal parts of the registers is stored.
+  struct Part {
+    u32 index, count;
+  };
   template <int kSize>
-  OCTAVO_DEVICE void store_dq(const float (&dq)[kSize], u32 slice, u32 tile) const {
+  OCTAVO_DEVICE void store_dq(const float (&dq)[kSize], u32 slice, u32 tile,
+                              Part part = {0, 1}) const {
     const ThreadCoord t = here();
     const u32 threads = t.group == 0 ? kWarpgroup : last_dq_threads(C);
     if (t.warp * 32 >= threads) return;
     const u32 to = tile + (t.group * (G::kDq / 4) * kWarpgroup + t.warp * 32 + t.lane) * 16;
+    constexpr u32 kQuads = G::kDq / 4;
     OCTAVO_UNROLL
-    for (u32 i = 0; i < G::kDq / 4; ++i) {
+    for (u32 i = part.index * kQuads / part.count; i < (part.index + 1) * kQuads / part.count;
+         ++i) {
       u32 x[4];
       OCTAVO_UNROLL
       for (u32 e = 0; e < 4; ++e) x[e] = __builtin_bit_cast(u32, dq[slice * G::kDq + i * 4 + e]);
