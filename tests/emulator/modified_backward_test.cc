@@ -89,7 +89,7 @@ Status launch_sm90(const cpu::BackwardCall& call) {
     chosen.config.modifiers = {.softcap = true, .alibi = true, .padded = true};
   constexpr std::size_t kAlignment = 256;
   const std::size_t bytes =
-      sm90_backward_workspace(problem, call.arguments.q.shape[2], chosen.config).total;
+      sm90_backward_workspace(problem, call.arguments.q.shape[2], chosen).total;
   std::vector<float> workspace((bytes + kAlignment) / sizeof(float),
                                std::numeric_limits<float>::quiet_NaN());
   void* aligned = workspace.data();

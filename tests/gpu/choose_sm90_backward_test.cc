@@ -151,14 +151,40 @@ TEST(ChooseSm90Backward, ReasonNamesKeysAndQueries) {
   EXPECT_NE(reason(256).find("128 keys by 64 queries"), std::string::npos) << reason(256);
 }
 
+// Two partial sums of dQ at 64 columns and with few keys. With 80 to 128 columns, a head whose
+// tiles are too many for one circle of half of the SMs, but not for two; tiles of a masked head
+// form none.
+TEST(ChooseSm90Backward, PartialSumsOfDq) {
+  const auto sums = [](std::int64_t head_dim, std::int64_t seqlen_kv,
+                       Causal causal = Causal::none) {
+    Problem problem = backward_problem(head_dim);
+    problem.seqlen_kv = seqlen_kv;
+    problem.options.causal = causal;
+    return choose_sm90_backward(problem, kSms).dq_sums;
+  };
+  for (const Causal causal : {Causal::none, Causal::top_left}) {
+    EXPECT_EQ(sums(64, 30000, causal), 2);
+    EXPECT_EQ(sums(128, 300, causal), 2);
+    EXPECT_EQ(sums(256, 300, causal), 1);
+  }
+  for (const std::int64_t head_dim : {80, 96, 128}) {
+    EXPECT_EQ(sums(head_dim, 66 * 128), 1) << head_dim;
+    EXPECT_EQ(sums(head_dim, 66 * 128 + 1), 2) << head_dim;
+    EXPECT_EQ(sums(head_dim, 132 * 128), 2) << head_dim;
+    EXPECT_EQ(sums(head_dim, 132 * 128 + 1), 1) << head_dim;
+    EXPECT_EQ(sums(head_dim, 100 * 128, Causal::top_left), 1) << head_dim;
+  }
+}
+
 // The workspace has a counter for each slice of dQ: 64 columns of wide heads.
 TEST(ChooseSm90Backward, WorkspaceHasOneDqAndACounterForEachSlice) {
   for (const std::int64_t head_dim : {64, 96, 128, 192, 256}) {
     const Problem problem = full_problem(head_dim);
-    const Sm90BackwardConfig c = choose_sm90_backward(problem, kSms).config;
-    const Sm90BackwardWorkspace w = sm90_backward_workspace(problem, problem.seqlen_q, c);
+    const ChosenSm90Backward chosen = choose_sm90_backward(problem, kSms);
+    const Sm90BackwardConfig& c = chosen.config;
+    const Sm90BackwardWorkspace w = sm90_backward_workspace(problem, problem.seqlen_q, chosen);
     EXPECT_EQ(w.tiles, (head_dim == 64 ? 1 : 2) * problem.batch);
-    const auto tiles = static_cast<std::size_t>(w.tiles * problem.heads_q);
+    const auto tiles = static_cast<std::size_t>(chosen.dq_sums * w.tiles * problem.heads_q);
     EXPECT_EQ(w.turn_bytes, tiles * (head_dim > 128 ? head_dim / 64 : 1) * sizeof(u32));
     EXPECT_GE(w.dq_sum, w.turns + w.turn_bytes);
     EXPECT_EQ(w.total - w.dq_sum,

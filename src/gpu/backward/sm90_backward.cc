@@ -39,6 +39,18 @@ bool has_few_keys(const Problem& p, int block_n, int sms) {
          2 * of_head <= max_cyclic_tiles(sms, 1);
 }
 
+// With two partial sums of dQ a tile waits only for half of the others, but the workspace is larger
+// and sm90_finish_dq has more to read. This pays where blocks take little time, and where a head
+// has too many tiles for one circle but not for two.
+int dq_sums(const Problem& p, const Sm90BackwardConfig& c, int sms) {
+  if (c.head_dim > 128) return 1;
+  if (c.head_dim == 64 || c.block_n == sm90::kRows) return 2;
+  const bool has_mask =
+      p.options.causal != Causal::none || p.options.window_left >= 0 || p.options.window_right >= 0;
+  const std::int64_t tiles = div_up<std::int64_t>(p.seqlen_kv, c.block_n);
+  return !has_mask && tiles > max_cyclic_tiles(sms) && tiles <= 2 * max_cyclic_tiles(sms) ? 2 : 1;
+}
+
 Status set_tensor_maps(const Driver& driver, const BackwardArguments& a,
                        const Sm90BackwardConfig& c, Sm90BackwardParams& p) {
   const int columns = bwd::head_panels(c).columns;
@@ -69,17 +81,19 @@ ChosenSm90Backward choose_sm90_backward(const Problem& problem, int sms) {
   Sm90BackwardConfig tiles = bwd::tiles_for(head_dim, element);
   if (has_few_keys(problem, tiles.block_n, sms)) tiles = bwd::small_tiles_for(head_dim, element);
   chosen.config = with_modifiers(tiles, backward_modifiers_of(problem));
+  chosen.dq_sums = dq_sums(problem, chosen.config, sms);
   chosen.reason = fmt::format("Hopper kernel, {} keys by {} queries, dQ added in a fixed order",
                               chosen.config.block_n, chosen.config.block_m);
   return chosen;
 }
 
 Sm90BackwardWorkspace sm90_backward_workspace(const Problem& run_problem, std::int64_t tokens_q,
-                                              const Sm90BackwardConfig& c) {
+                                              const ChosenSm90Backward& chosen) {
   constexpr std::size_t kAlignment = 256;
+  const Sm90BackwardConfig& c = chosen.config;
   Sm90BackwardWorkspace w;
   w.tiles = head_tiles(run_problem, tokens_q, c.block_m);
-  const auto all_tiles = static_cast<std::size_t>(w.tiles * run_problem.heads_q);
+  const auto all_tiles = static_cast<std::size_t>(chosen.dq_sums * w.tiles * run_problem.heads_q);
   w.turns = round_up(row_stats_bytes(run_problem), kAlignment);
   w.turn_bytes = all_tiles * static_cast<std::size_t>(bwd::dq_slices(c)) * sizeof(u32);
   w.dq_sum = round_up(w.turns + w.turn_bytes, kAlignment);
@@ -89,15 +103,17 @@ Sm90BackwardWorkspace sm90_backward_workspace(const Problem& run_problem, std::i
 
 ModifiedSm90BackwardParams sm90_backward_params(const Problem& run_problem,
                                                 const BackwardArguments& a,
-                                                const Sm90BackwardConfig& c, const GpuInfo& gpu,
-                                                void* workspace) {
+                                                const ChosenSm90Backward& chosen,
+                                                const GpuInfo& gpu, void* workspace) {
   ModifiedSm90BackwardParams p{};
   set_backward_params(p, run_problem, a, workspace);
-  const Sm90BackwardWorkspace parts = sm90_backward_workspace(run_problem, a.q.shape[2], c);
+  const Sm90BackwardConfig& c = chosen.config;
+  const Sm90BackwardWorkspace parts = sm90_backward_workspace(run_problem, a.q.shape[2], chosen);
   auto* const bytes = static_cast<std::byte*>(workspace);
   p.dq_turn = reinterpret_cast<u32*>(bytes + parts.turns);
   p.dq_sum = reinterpret_cast<float*>(bytes + parts.dq_sum);
   p.dq_tiles = static_cast<i32>(parts.tiles);
+  p.dq_sums = chosen.dq_sums;
   p.n_tiles = static_cast<i32>(div_up<std::int64_t>(run_problem.seqlen_kv, c.block_n));
   p.sequences = static_cast<i32>(run_problem.batch);
   // With batch_invariant all heads are in one group, so that the order of a head does not depend
@@ -138,11 +154,12 @@ Status launch_sm90_backward(const Gpu& gpu, const LoadedSm90Backward& kernels,
   OCTAVO_RETURN_IF_ERROR(current.status());
   const Sm90BackwardConfig& c = kernels.config.config;
   ModifiedSm90BackwardParams p =
-      sm90_backward_params(run_problem, arguments, c, gpu.info, workspace);
+      sm90_backward_params(run_problem, arguments, kernels.config, gpu.info, workspace);
   OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, arguments, c, p));
   PaddedRowStatsParams stats = row_stats_params(run_problem, arguments, workspace);
   stats.counters = p.dq_turn;
-  stats.counter_count = i64{p.dq_tiles} * p.heads_kv * p.heads_per_kv * bwd::dq_slices(c);
+  stats.counter_count =
+      i64{p.dq_sums} * p.dq_tiles * p.heads_kv * p.heads_per_kv * bwd::dq_slices(c);
   OCTAVO_RETURN_IF_ERROR(
       launch_row_stats(gpu, kernels.shared.row_stats, run_problem, stats, stream));
   const std::int64_t tiles = std::int64_t{p.n_tiles} * p.heads_kv * p.sequences;

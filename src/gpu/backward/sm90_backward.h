@@ -29,6 +29,7 @@ bool sm90_backward_reaches(const BackwardArguments& arguments);
 struct ChosenSm90Backward {
   RowStatsConfig row_stats;
   Sm90BackwardConfig config;
+  int dq_sums = 1;  // partial sums of dQ
   std::string reason;
 };
 // `sms`: of the GPU. With few keys the tiles are smaller, so that more SMs have one.
@@ -38,19 +39,19 @@ ChosenSm90Backward choose_sm90_backward(const Problem& problem, int sms);
 struct Sm90BackwardWorkspace {
   std::size_t turn_bytes = 0;
   std::size_t turns = 0;   // behind the row statistics: a counter for each slice of a tile of dQ
-  std::size_t dq_sum = 0;  // FP32, a tile for each block of queries and head
+  std::size_t dq_sum = 0;  // FP32, a tile for each partial sum, head and block of queries
   std::size_t total = 0;
-  std::int64_t tiles = 0;  // of one head
+  std::int64_t tiles = 0;  // of one head and partial sum
 };
 // `tokens_q`: rows of q in a varlen batch.
 Sm90BackwardWorkspace sm90_backward_workspace(const Problem& run_problem, std::int64_t tokens_q,
-                                              const Sm90BackwardConfig& config);
+                                              const ChosenSm90Backward& chosen);
 
 // All parameters except the tensor maps. A kernel without modifiers reads only the
 // Sm90BackwardParams of these.
 ModifiedSm90BackwardParams sm90_backward_params(const Problem& run_problem,
                                                 const BackwardArguments& arguments,
-                                                const Sm90BackwardConfig& config,
+                                                const ChosenSm90Backward& chosen,
                                                 const GpuInfo& gpu, void* workspace);
 
 struct LoadedSm90Backward {

@@ -182,7 +182,7 @@ Status run_emulated_sm90_backward(const ChosenSm90Backward& chosen, const GpuInf
     return unsupported("the kernel", brief_text(chosen.config), "those of the emulator");
   const BackwardMemory memory(run_problem, arguments, workspace);
   const Sm90BackwardWorkspace parts =
-      sm90_backward_workspace(run_problem, arguments.q.shape[2], chosen.config);
+      sm90_backward_workspace(run_problem, arguments.q.shape[2], chosen);
   const auto function_of = [&](const char* name, void (*entry)(const Sm90BackwardParams&),
                                const emulator::GlobalMemory& of_launch) {
     return EmulatedFunction{

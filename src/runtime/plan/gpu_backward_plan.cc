@@ -62,7 +62,7 @@ class GpuBackwardPlan final : public BackwardPlan::Impl {
     if (!uses_sm90_) return row_stats_bytes(run_problem);
     const std::int64_t tokens =
         arguments == nullptr ? run_problem.batch * run_problem.seqlen_q : arguments->q.shape[2];
-    return sm90_backward_workspace(run_problem, tokens, sm90_->config.config).total;
+    return sm90_backward_workspace(run_problem, tokens, sm90_->config).total;
   }
 
   Status run(const Problem& run_problem, const BackwardArguments& arguments, Workspace workspace,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scales the FP32 sums of dQ, rounds them and stores them as rows. A CTA computes one block of
-// queries. The sums are in accumulator order, so rows are assembled in shared memory.
+// Adds the partial sums of dQ, scales and rounds them, and stores them as rows. A CTA computes one
+// block of queries. The sums are in accumulator order, so rows are assembled in shared memory.
 #pragma once
 
 #include "device/ptx/math.cuh"
@@ -49,13 +49,27 @@ struct FinishDq {
     ptx::store_shared_b16(address(at.column + 1, row), static_cast<u16>(pair >> 16));
   }
 
-  // Rounds a tile of sums into shared memory.
-  static OCTAVO_DEVICE void round_tile(const float* sums, float scale) {
+  static OCTAVO_DEVICE void load_tile(const float* sums, u32 (&x)[kQuads][4]) {
     const i32 thread = static_cast<i32>(ptx::thread_index());
-    u32 x[kQuads][4];
     OCTAVO_UNROLL
     for (i32 i = 0; i < kQuads; ++i)
       ptx::load_coherent_b128(sums + (i * kFinishThreads + thread) * 4, x[i]);
+  }
+  // Rounds a tile of sums, or of two partial sums that are `stride` floats apart, into shared
+  // memory.
+  static OCTAVO_DEVICE void round_tile(const float* sums, bool has_two, i64 stride, float scale) {
+    const i32 thread = static_cast<i32>(ptx::thread_index());
+    u32 x[kQuads][4];
+    load_tile(sums, x);
+    if (has_two) {
+      u32 y[kQuads][4];
+      load_tile(sums + stride, y);
+      OCTAVO_UNROLL
+      for (i32 i = 0; i < kQuads * 4; ++i) {
+        u32& sum = x[i / 4][i % 4];
+        sum = ptx::bits_of(ptx::float_of_bits(sum) + ptx::float_of_bits(y[i / 4][i % 4]));
+      }
+    }
     OCTAVO_UNROLL
     for (i32 i = 0; i < kQuads; ++i) {
       const Quad at(i * kFinishThreads + thread);
@@ -99,10 +113,17 @@ sm90_finish_dq(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   if (m * C.block_m >= span.seqlen_q) return;
   const TileRange tiles = Work<Config>::tiles_of(p, span, m);
   const bool has_keys = tiles.begin < tiles.end;
-  const i64 tile =
-      static_cast<i64>(head) * p.dq_tiles + first_dq_tile<C.block_m>(p, span, sequence);
-  if (has_keys)
-    FinishDq<Config>::round_tile(p.dq_sum + (tile + m) * (C.block_m * C.head_dim), p.scale);
+  if (has_keys) {
+    // The tiles add to the partial sums in turn, or half of them to each, so that one tile has only
+    // one of the sums.
+    const bool has_two = p.dq_sums > 1 && tiles.end - tiles.begin > 1;
+    const i32 first_sum = has_two ? 0 : tiles.begin % p.dq_sums;
+    const i64 tile = static_cast<i64>(first_sum * heads + head) * p.dq_tiles +
+                     first_dq_tile<C.block_m>(p, span, sequence) + m;
+    constexpr i32 kTile = C.block_m * C.head_dim;
+    FinishDq<Config>::round_tile(p.dq_sum + tile * kTile, has_two,
+                                 static_cast<i64>(heads) * p.dq_tiles * kTile, p.scale);
+  }
   u8* const to = static_cast<u8*>(p.dq) +
                  2 * ((p.cu_seqlens_q == nullptr ? sequence : 0) * p.dq_strides.batch +
                       head * p.dq_strides.head + (span.q_begin + m * C.block_m) * p.dq_strides.row);

@@ -186,9 +186,10 @@ struct DqWriter {
     if (!ptx::elect_one()) return;
     const i32 first = first_dq_tile<C.block_m>(p, work.span, work.sequence);
     const i32 first_slice = static_cast<i32>(G::rank()) * cta_dq_slices(C);
+    const i32 first_head = (work.dq_sum(p) * p.heads_kv + work.head_kv) * p.heads_per_kv;
     u32 count = 0;
     for (i32 head = 0; head < p.heads_per_kv; ++head) {
-      const i64 tile = static_cast<i64>(work.head_kv * p.heads_per_kv + head) * p.dq_tiles + first;
+      const i64 tile = static_cast<i64>(first_head + head) * p.dq_tiles + first;
       for (i32 i = 0; i < work.m_count; ++i) {
         OCTAVO_ROLLED
         for (i32 slice = 0; slice < cta_dq_slices(C); ++slice, ++count) {

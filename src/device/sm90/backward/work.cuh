@@ -15,12 +15,15 @@
 //                                       block each, cyclic   then the one before it, ...
 //   none    all      first keys first   ascending            first tile first
 //
+// If dQ has two partial sums, a tile waits only for the tiles that add to the same one. Under a
+// mask these are every second tile, otherwise half of the head's tiles (`circle`).
+//
 // Under a causal mask the tiles of an even group start together, each at its diagonal, so at any
 // time they are at different blocks. Short tiles end first, and their CTAs get the long tiles of
 // the odd group that follows. These start one after another and descend from the last block, so
 // they too are at different blocks, and they end together. In all orders but the cyclic one, a tile
-// waits only for tiles that start before it. In the cyclic order all tiles of a head must be
-// resident; a head with more than max_cyclic_tiles tiles uses the last line of the table. So no
+// waits only for tiles that start before it. In the cyclic order all tiles of a circle must be
+// resident; if it has more than max_cyclic_tiles tiles, the last line of the table is used. So no
 // tile waits forever, provided that CTAs are dispatched in the order of their index.
 #pragma once
 
@@ -53,6 +56,7 @@ struct Work {
   i32 n_tile;            // of the head
   i32 m_begin, m_count;  // blocks of queries that it visits
   i32 order;             // Order
+  i32 circle;            // without a mask, how many tiles add to the same partial sum of dQ
 
   enum Order : i32 { kAscending, kDescending, kMaskedAscending, kCyclic };
 
@@ -75,9 +79,10 @@ struct Work {
     w.sequence = head / p.heads_kv;
     w.head_kv = head % p.heads_kv;
     w.span = span_of(p, w.sequence);
-    w.order = masked                              ? group % 2 != 0 ? kDescending : kMaskedAscending
-              : w.n_tiles() <= p.max_cyclic_tiles ? kCyclic
-                                                  : kAscending;
+    w.circle = max_of(div_up(w.n_tiles(), p.dq_sums), 1);
+    w.order = masked                           ? group % 2 != 0 ? kDescending : kMaskedAscending
+              : w.circle <= p.max_cyclic_tiles ? kCyclic
+                                               : kAscending;
     w.n_tile = w.order == kMaskedAscending ? w.n_tiles() - 1 - place : place;
     w.find_queries(p);
     return w;
@@ -102,10 +107,11 @@ struct Work {
 
   // Passes the work to the consumers through shared memory, as they have no registers to keep it.
   OCTAVO_DEVICE void publish(u32 slot) const {
-    const i32 fields[] = {span.q_begin, span.seqlen_q, span.kv_begin, span.seqlen_kv, sequence,
-                          head_kv,      n_tile,        m_begin,       m_count,        order};
+    const i32 fields[] = {span.q_begin, span.seqlen_q, span.kv_begin, span.seqlen_kv,
+                          sequence,     head_kv,       n_tile,        m_begin,
+                          m_count,      order,         circle};
     OCTAVO_UNROLL
-    for (u32 i = 0; i < 10; ++i) ptx::store_shared_b32(slot + i * 4, static_cast<u32>(fields[i]));
+    for (u32 i = 0; i < 11; ++i) ptx::store_shared_b32(slot + i * 4, static_cast<u32>(fields[i]));
   }
   static OCTAVO_DEVICE i32 field(u32 slot, u32 index) {
     return __builtin_bit_cast(i32, ptx::load_shared_f32(slot + index * 4));
@@ -117,7 +123,8 @@ struct Work {
             field(slot, 6),
             field(slot, 7),
             field(slot, 8),
-            field(slot, 9)};
+            field(slot, 9),
+            field(slot, 10)};
   }
   // Reads only what a mask needs.
   static OCTAVO_DEVICE Work read_lengths(u32 slot) {
@@ -140,7 +147,7 @@ struct Work {
   // m_begin is 0.
   OCTAVO_DEVICE i32 m_block(i32 i) const {
     if (order == kDescending) return m_begin + m_count - 1 - i;
-    const i32 m = order == kCyclic ? i + n_tile * m_count / n_tiles() : m_begin + i;
+    const i32 m = order == kCyclic ? i + n_tile % circle * m_count / circle : m_begin + i;
     return m < m_begin + m_count ? m : m - m_count;
   }
 
@@ -152,16 +159,23 @@ struct Work {
     if (first.begin >= last.end) return {0, 0};
     return {first.begin / C.block_n, div_up(last.end, C.block_n)};
   }
-  // How many tiles add to block m before this one.
+  // The partial sum of dQ that the tile adds to.
+  OCTAVO_DEVICE i32 dq_sum(const Sm90BackwardParams& p) const {
+    return order == kCyclic || order == kAscending ? n_tile / circle : n_tile % p.dq_sums;
+  }
+  // How many tiles add to block m of the same partial sum before this one.
   OCTAVO_DEVICE u32 turn(const Sm90BackwardParams& p, i32 m) const {
+    const i32 in_circle = n_tile % circle;
+    if (order == kAscending) return static_cast<u32>(in_circle);
     if (order == kCyclic) {
-      const i32 started = min_of(div_up((m + 1) * n_tiles(), m_blocks()), n_tiles());
-      const i32 behind = started - 1 - n_tile;
-      return static_cast<u32>(behind < 0 ? behind + n_tiles() : behind);
+      const i32 tiles = min_of(circle, n_tiles() - (n_tile - in_circle));
+      const i32 started = min_of(div_up((m + 1) * circle, m_blocks()), tiles);
+      const i32 behind = started - 1 - in_circle;
+      return static_cast<u32>(behind < 0 ? behind + tiles : behind);
     }
     const TileRange tiles = tiles_of(p, span, m);
-    return static_cast<u32>(order == kMaskedAscending ? tiles.end - 1 - n_tile
-                                                      : n_tile - tiles.begin);
+    const i32 before = order == kMaskedAscending ? tiles.end - 1 - n_tile : n_tile - tiles.begin;
+    return static_cast<u32>(before / p.dq_sums);
   }
   // Whether some query of block m does not see some key of this CTA.
   OCTAVO_DEVICE bool needs_mask(const Sm90BackwardParams& p, i32 m) const {
