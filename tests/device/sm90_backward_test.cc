@@ -29,13 +29,16 @@ CubinKernel compiled(const KernelSource& source) {
   return found != nullptr ? *found : CubinKernel{};
 }
 
-// S, dP, dV and dK are in the code once. dQ follows a block late, so it is there again after the
-// last block. With divides_products both warpgroups have half of dQ, that of dV late. In a pair
-// each sum is computed in two parts, and dQ in a loop over its slices, from dS of both CTAs.
+// dV and dK are in the code once, and S and dP before the loop over blocks too. With two warpgroups
+// dQ of one of them follows a block late, so it is there again after the last block. With
+// divides_products S and dP are there once, and both warpgroups have half of dQ, that of dV late.
+// In a pair each sum is computed in two parts, and dQ in a loop over its slices, from dS of both
+// CTAs.
 int products(const Sm90BackwardConfig& c) {
   if (bwd::is_pair(c)) return 2 * (c.head_dim / 16) + 4 * (c.block_m / 16) + c.block_n / 16;
   const int scores = c.head_dim / 16, sum = c.block_m / 16, dq = c.block_n / 16;
-  return 2 * scores + 2 * sum + (bwd::divides_products(c) ? 3 : 2) * dq;
+  if (bwd::divides_products(c)) return 2 * scores + 2 * sum + 3 * dq;
+  return 4 * scores + 2 * sum + bwd::warpgroups(c) * dq;
 }
 
 void expect_compiles(const Sm90BackwardConfig& config) {

@@ -48,7 +48,8 @@ int dq_sums(const Problem& p, const Sm90BackwardConfig& c, int sms) {
   const bool has_mask =
       p.options.causal != Causal::none || p.options.window_left >= 0 || p.options.window_right >= 0;
   const std::int64_t tiles = div_up<std::int64_t>(p.seqlen_kv, c.block_n);
-  return !has_mask && tiles > max_cyclic_tiles(sms) && tiles <= 2 * max_cyclic_tiles(sms) ? 2 : 1;
+  const i32 of_circle = max_cyclic_tiles(sms, 1);
+  return !has_mask && tiles > of_circle && tiles <= 2 * of_circle ? 2 : 1;
 }
 
 Status set_tensor_maps(const Driver& driver, const BackwardArguments& a,
