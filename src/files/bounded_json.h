@@ -13,31 +13,12 @@ namespace octavo {
 inline constexpr int kReportNesting = 16;
 
 // Nesting up to the first error of the text, if it has one.
-inline int nesting_of(std::string_view text) {
-  int depth = 0, deepest = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      in_string = c != '"';
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      deepest = ++depth > deepest ? depth : deepest;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return deepest;
-}
+int nesting_of(std::string_view text);
 
 // is_discarded() if the text is not JSON or nested deeper than `deepest`.
-template <class Json = nlohmann::json>
-Json parse_bounded(std::string_view text, int deepest) {
-  if (nesting_of(text) > deepest) return Json(Json::value_t::discarded);
-  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
-}
+nlohmann::json parse_bounded(std::string_view text, int deepest);
+// The same, with the members of objects in their order in the text.
+nlohmann::ordered_json parse_bounded_in_order(std::string_view text, int deepest);
 
 // Parsed JSON for code that must survive a failed allocation. Json allocates when it destroys
 // arrays and objects, and terminates the program if that fails: this holder, into which the text is
@@ -47,22 +28,13 @@ class ParsedJson {
   ParsedJson() = default;
   ParsedJson(const ParsedJson&) = delete;
   ParsedJson& operator=(const ParsedJson&) = delete;
-  ~ParsedJson() { clear(root_); }
+  ~ParsedJson();
 
   // False if the text is not JSON or nested deeper than `deepest`.
-  bool parse(std::string_view text, int deepest) {
-    if (nesting_of(text) > deepest) return false;
-    nlohmann::detail::json_sax_dom_parser<nlohmann::json> into(root_, /*allow_exceptions=*/false);
-    return nlohmann::json::sax_parse(text, &into);
-  }
+  bool parse(std::string_view text, int deepest);
   const nlohmann::json& root() const { return root_; }
 
  private:
-  static void clear(nlohmann::json& value) {
-    if (!value.is_structured()) return;
-    for (nlohmann::json& part : value) clear(part);
-    value.clear();
-  }
   nlohmann::json root_;
 };
 

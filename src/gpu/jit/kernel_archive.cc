@@ -59,7 +59,7 @@ std::string meta_text(std::string_view key, const CompiledKernel& kernel) {
 }
 
 Result<CompiledKernel> parse_meta(std::string_view key, std::string_view meta) {
-  const Json json = parse_bounded<Json>(meta, 1);
+  const Json json = parse_bounded_in_order(meta, 1);
   if (!json.is_object()) return damaged("meta.json is not a JSON object");
   try {
     CompiledKernel kernel;
