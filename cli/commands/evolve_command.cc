@@ -68,7 +68,7 @@ class ProgressLine {
   double first_s_ = -1;
 };
 
-struct RunFlags {
+struct EvolveRunFlags {
   std::string directory;
   std::string device = "auto";
   ShapeFlags shape;
@@ -95,7 +95,7 @@ EvolveReport in_session(double seconds, const Work& work) {
   return require(work(session));
 }
 
-int run_command(RunFlags& flags) {
+int run_evolve(EvolveRunFlags& flags) {
   EvolveOptions& options = flags.options;
   options.directory = flags.directory;
   // Not "auto" as elsewhere: that would open the GPU in this process.
@@ -170,7 +170,7 @@ void add_seconds(CLI::App& app, double& seconds) {
 
 void add_run(CLI::App& evolve, int& exit_code) {
   CLI::App* command = evolve.add_subcommand("run", "Begin a search");
-  const auto flags = std::make_shared<RunFlags>();
+  const auto flags = std::make_shared<EvolveRunFlags>();
   command->add_option("DIRECTORY", flags->directory, "of the new run")->required();
   command
       ->add_option("--device", flags->device,
@@ -199,7 +199,7 @@ void add_run(CLI::App& evolve, int& exit_code) {
   add_search_flags(*command, flags->options, flags->script_file);
   flags->json.add(*command);
   add_example(*command, "octavo evolve run search --preset mission --control random --seconds 600");
-  command->callback([flags, &exit_code] { exit_code = run_command(*flags); });
+  command->callback([flags, &exit_code] { exit_code = run_evolve(*flags); });
 }
 
 void add_resume(CLI::App& evolve, int& exit_code) {

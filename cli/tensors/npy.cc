@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kMaxRank = 32;
-constexpr std::uint64_t kMaxHeaderBytes = 1 << 20;
-constexpr std::string_view kDTypes =
+constexpr std::uint64_t kMaxNpyHeaderBytes = 1 << 20;
+constexpr std::string_view kNpyDTypes =
     "<f4, <f2, |i1, |u1 (sim8), <V2 or <u2 with --dtype bf16, and |u1 or |V1 with --dtype e4m3 or "
     "e5m2";
 
@@ -131,7 +131,7 @@ class HeaderParser {
     if (!key.ok()) return key.status();
     if (!take(':')) return malformed("':'");
     if (*key == "descr") {
-      if (take('[')) return bad_input("the dtype", "structured", kDTypes);
+      if (take('[')) return bad_input("the dtype", "structured", kNpyDTypes);
       return store(header.descr, string(), *key);
     }
     if (*key == "fortran_order") return store(header.fortran_order, boolean(), *key);
@@ -181,7 +181,7 @@ Result<Located> read_header(const ByteSource& source) {
                      fmt::format("{} in a file of {} bytes", length, source.size()),
                      "headers that end inside the file");
   }
-  if (length > kMaxHeaderBytes) {
+  if (length > kMaxNpyHeaderBytes) {
     return bad_input("the header's length", fmt::format("{}", length), "up to 1048576 bytes");
   }
   std::string text(length, '\0');
@@ -208,7 +208,7 @@ Result<DType> dtype_of(std::string_view descr, std::optional<DType> untyped) {
   if ((bare == "V1" || bare == "f1") && float8) return *untyped;
   if (bare == "V2" || bare == "bfloat16") return DType::bf16;
   if (descr == "<u2" && untyped == DType::bf16) return DType::bf16;
-  return bad_input("the dtype", in_quotes(descr), kDTypes);
+  return bad_input("the dtype", in_quotes(descr), kNpyDTypes);
 }
 
 }  // namespace

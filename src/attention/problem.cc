@@ -22,9 +22,6 @@ namespace {
 
 __extension__ using Wide = __int128;
 
-// Sizes stay far from the end of int64, so that no later sum or product overflows.
-constexpr Wide kLargestElements = Wide{1} << 58;
-
 std::string shape_text(const std::array<std::int64_t, 4>& s) {
   return fmt::format("({}, {}, {}, {})", s[0], s[1], s[2], s[3]);
 }
@@ -250,7 +247,7 @@ Status check_paging(const Arguments& a) {
   const std::int64_t page_size = a.k.shape[2];
   OCTAVO_RETURN_IF_ERROR(validate_page_size("k.shape[2]", page_size));
   if (Wide{a.k.shape[0]} * a.k.shape[1] * page_size >
-      kLargestElements / std::max<std::int64_t>(a.k.shape[3], 1))
+      Wide{kLargestElements} / std::max<std::int64_t>(a.k.shape[3], 1))
     return invalid("k.shape", shape_text(a.k.shape), "at most 2^58 elements in a cache");
   if (a.pages_per_sequence < 0 || a.pages_per_sequence > kLargestDimension / page_size)
     return invalid(

@@ -18,9 +18,6 @@
 namespace octavo {
 namespace {
 
-// The limit is far below the end of int64, so that no later sum or product of sizes overflows.
-constexpr std::int64_t kLargestElements = std::int64_t{1} << 58;
-
 bool known_granularity(Granularity granularity) {
   return std::find(kAllGranularities.begin(), kAllGranularities.end(), granularity) !=
          kAllGranularities.end();

@@ -10,6 +10,10 @@
 
 namespace octavo {
 
+// The most elements of a tensor. The limit is far below the end of int64, so that no later sum or
+// product of sizes overflows.
+inline constexpr std::int64_t kLargestElements = std::int64_t{1} << 58;
+
 // Sizes, types, mask and precision of a problem.
 Status validate(const Problem& problem);
 

@@ -12,7 +12,7 @@ namespace octavo::evolve {
 namespace {
 
 // The text of one member; empty if there is none.
-Result<std::string> text_of(const nlohmann::json& object, const char* key) {
+Result<std::string> string_member(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return std::string();
   if (!found->is_string()) return invalid(fmt::format("the lever's {}", key), "no text", "text");
@@ -48,7 +48,7 @@ Result<std::vector<Lever>> levers_from_json(const nlohmann::json& json) {
     Lever lever;
     for (const auto& [key, field] :
          {std::pair{"tag", &lever.tag}, {"config", &lever.config}, {"patch", &lever.patch}}) {
-      Result<std::string> text = text_of(one, key);
+      Result<std::string> text = string_member(one, key);
       if (!text.ok()) return text.status();
       *field = *std::move(text);
     }

@@ -21,7 +21,7 @@ namespace {
 using Values = std::map<std::string, std::string>;
 
 template <class T>
-std::string text_of(const T& value) {
+std::string field_text(const T& value) {
   if constexpr (std::is_same_v<T, bool>)
     return value ? "true" : "false";
   else if constexpr (std::is_enum_v<T>)
@@ -36,7 +36,7 @@ template <class Config>
 Values values_of(Config config) {
   Values values;
   visit_values(config,
-               [&](const std::string& name, auto& field) { values[name] = text_of(field); });
+               [&](const std::string& name, auto& field) { values[name] = field_text(field); });
   return values;
 }
 
@@ -47,7 +47,7 @@ std::string field_text(const Config& config, std::string_view field) {
   std::string text;
   visit_fields(config, [&](std::string_view name, const auto& value) {
     if constexpr (!std::is_class_v<std::remove_cvref_t<decltype(value)>>)
-      if (name == field) text = text_of(value);
+      if (name == field) text = field_text(value);
   });
   return text;
 }

@@ -18,7 +18,7 @@
 namespace octavo::evidence {
 namespace {
 
-constexpr std::size_t kMostKernels = 32;  // of one call of attention, with its quantizers
+constexpr std::size_t kMostKernelsPerCall = 32;  // of attention, with its quantizers
 
 Result<Cupti> open_first(const std::vector<std::string>& libraries) {
   for (const std::string& library : libraries) {
@@ -184,8 +184,8 @@ class Profiler {
     size.profiler = handle_;
     size.names = pointers.data();
     size.count = pointers.size();
-    size.max_ranges = kMostKernels;
-    size.max_nodes = kMostKernels;
+    size.max_ranges = kMostKernelsPerCall;
+    size.max_nodes = kMostKernelsPerCall;
     OCTAVO_CUPTI_TRY(cupti_, cupti_.data_size(&size), "cuptiRangeProfilerGetCounterDataSize");
     data_.resize(size.data_bytes);
     cupti::DataInitialize initialize;
@@ -200,7 +200,7 @@ class Profiler {
     config.config = metrics.config().data();
     config.data_bytes = data_.size();
     config.data = data_.data();
-    config.max_ranges = kMostKernels;
+    config.max_ranges = kMostKernelsPerCall;
     OCTAVO_CUPTI_TRY(cupti_, cupti_.set_config(&config), "cuptiRangeProfilerSetConfig");
     return {};
   }
@@ -224,8 +224,9 @@ class Profiler {
     decode.profiler = handle_;
     OCTAVO_CUPTI_TRY(cupti_, cupti_.decode(&decode), "cuptiRangeProfilerDecodeData");
     if (decode.dropped > 0)
-      return {ErrorCode::device_error, fmt::format("a call launches {} kernels; supported: {}.",
-                                                   decode.dropped + kMostKernels, kMostKernels)};
+      return {ErrorCode::device_error,
+              fmt::format("a call launches {} kernels; supported: {}.",
+                          decode.dropped + kMostKernelsPerCall, kMostKernelsPerCall)};
     return {};
   }
 

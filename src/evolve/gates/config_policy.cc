@@ -10,7 +10,7 @@
 namespace octavo::evolve {
 namespace {
 
-using Finding = std::optional<PolicyFinding>;
+using ConfigFinding = std::optional<PolicyFinding>;
 
 PolicyFinding finding(std::string_view field, std::string_view value, std::string_view base) {
   return {
@@ -33,7 +33,7 @@ std::string operands(const Config& c) {
   return brief_text(only);
 }
 
-Finding coarser(const Sm80ForwardConfig& base, const Sm80ForwardConfig& c) {
+ConfigFinding coarser(const Sm80ForwardConfig& base, const Sm80ForwardConfig& c) {
   if (c.arch != base.arch)
     return finding("arch", fmt::format("{}", c.arch), fmt::format("{}", base.arch));
   if (c.k_row_scales != base.k_row_scales)
@@ -50,7 +50,7 @@ Finding coarser(const Sm80ForwardConfig& base, const Sm80ForwardConfig& c) {
   return {};
 }
 
-Finding coarser(const Sm90ForwardConfig& base, const Sm90ForwardConfig& c) {
+ConfigFinding coarser(const Sm90ForwardConfig& base, const Sm90ForwardConfig& c) {
   if (c.v_element != base.v_element || c.k_scales != base.k_scales)
     return finding("v_element or k_scales", brief_text(c), brief_text(base));
   if (c.scores != base.scores && c.scores != ScoreType::f32)
@@ -60,7 +60,7 @@ Finding coarser(const Sm90ForwardConfig& base, const Sm90ForwardConfig& c) {
 }
 
 template <class Config>
-Finding compare(const Result<Config>& base, const Result<Config>& c) {
+ConfigFinding compare(const Result<Config>& base, const Result<Config>& c) {
   for (const Result<Config>* read : {&base, &c})
     if (!read->ok()) return PolicyFinding{"formats", read->status().message()};
   if (operands(*base) != operands(*c)) return finding("operands", operands(*c), operands(*base));
@@ -69,7 +69,8 @@ Finding compare(const Result<Config>& base, const Result<Config>& c) {
 
 }  // namespace
 
-Finding judge_config(std::string_view kernel, std::string_view base, std::string_view config) {
+ConfigFinding judge_config(std::string_view kernel, std::string_view base,
+                           std::string_view config) {
   const Result<Family> family = parse_family(kernel);
   if (!family.ok()) return PolicyFinding{"formats", family.status().message()};
   switch (*family) {

@@ -160,12 +160,13 @@ constexpr const char* kOperations[] = {
 constexpr const char* kBytes[] = {"dram__bytes_read.sum", "dram__bytes_write.sum",
                                   "lts__t_bytes.sum"};
 
-using Values = std::map<std::string, double>;
+using CounterValues = std::map<std::string, double>;
 
 // Sums over the kernels of one call; one metric at a time, so that none excludes another.
-Result<Values> count_call(const evidence::Cupti& cupti, const evidence::Chip& chip, const Gpu& gpu,
-                          const evidence::PlannedCase& planned, Device device) {
-  Values values;
+Result<CounterValues> count_call(const evidence::Cupti& cupti, const evidence::Chip& chip,
+                                 const Gpu& gpu, const evidence::PlannedCase& planned,
+                                 Device device) {
+  CounterValues values;
   const auto count = [&](const char* metric) -> Status {
     const auto set = evidence::MetricSet::make(cupti, chip, {metric});
     if (!set.ok()) return {};  // the chip does not have it
@@ -182,7 +183,7 @@ Result<Values> count_call(const evidence::Cupti& cupti, const evidence::Chip& ch
   return values;
 }
 
-std::optional<std::string> less_work(const Values& base, const Values& candidate) {
+std::optional<std::string> less_work(const CounterValues& base, const CounterValues& candidate) {
   bool any = false;
   for (const char* const metric : kOperations) {
     const auto wanted = base.find(metric), done = candidate.find(metric);
@@ -212,7 +213,7 @@ GateOutcome count_on_gpu(const Subject& subject, const Context& context) {
   if (!chip.ok()) return not_done(chip.status().message());
   nlohmann::json figures = nlohmann::json::array();
   for (const BenchCase& shape : evidence::named_cases(task.shapes)) {
-    Values values[2];
+    CounterValues values[2];
     for (const bool candidate : {false, true}) {
       const Status used =
           use_source_overlay(candidate ? subject.patched.overlay() : SourceOverlay());
@@ -222,7 +223,7 @@ GateOutcome count_on_gpu(const Subject& subject, const Context& context) {
       evidence::PlannedCase planned(options, shape);
       if (const Status prepared = planned.prepare(); !prepared.ok())
         return candidate ? rejected(prepared.message()) : not_done(prepared.message());
-      Result<Values> counted = count_call(**cupti, *chip, **gpu, planned, task.device);
+      Result<CounterValues> counted = count_call(**cupti, *chip, **gpu, planned, task.device);
       if (!counted.ok()) return not_done(counted.status().message());
       values[candidate] = *counted;
     }

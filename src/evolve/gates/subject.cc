@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "evolve/ledger.h"
 #include "files/bounded_json.h"
 
 namespace octavo::evolve {
@@ -40,8 +41,6 @@ GateOutcome outcome(Verdict verdict, std::string reason) {
   return made;
 }
 
-constexpr const char* kVerdicts[] = {"passed", "rejected", "not_done"};
-
 }  // namespace
 
 GateOutcome rejected(std::string reason) { return outcome(Verdict::rejected, std::move(reason)); }
@@ -49,9 +48,8 @@ GateOutcome not_done(std::string reason) { return outcome(Verdict::not_done, std
 GateOutcome passed(std::string reason) { return outcome(Verdict::passed, std::move(reason)); }
 
 std::string to_answer(const GateOutcome& outcome) {
-  const nlohmann::json answer = {{"verdict", kVerdicts[static_cast<int>(outcome.verdict)]},
-                                 {"reason", outcome.reason},
-                                 {"figures", outcome.figures}};
+  const nlohmann::json answer = {
+      {"verdict", name(outcome.verdict)}, {"reason", outcome.reason}, {"figures", outcome.figures}};
   // A report of a candidate may hold any bytes.
   return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -70,9 +68,9 @@ GateOutcome outcome_of(const ChildResult& child, std::string_view gate) {
       outcome = rejected(fmt::format("The child of the {} gate gave no answer.", gate));
     } else {
       const std::string verdict = answer["verdict"];
-      outcome.verdict = verdict == kVerdicts[0]   ? Verdict::passed
-                        : verdict == kVerdicts[2] ? Verdict::not_done
-                                                  : Verdict::rejected;
+      outcome.verdict = verdict == name(Verdict::passed)     ? Verdict::passed
+                        : verdict == name(Verdict::not_done) ? Verdict::not_done
+                                                             : Verdict::rejected;
       outcome.reason = answer["reason"];
       outcome.figures = answer["figures"];
     }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "base/tensor_checks.h"
 #include "device/backward/row_stats.cuh"
 #include "device/sm90/backward/finish_dq.cuh"
 #include "gpu/driver/tensor_map.h"
@@ -16,10 +17,6 @@ namespace octavo {
 namespace {
 
 namespace bwd = sm90::backward;
-
-bool is_empty(const ConstTensor& t) {
-  return std::any_of(t.shape.begin(), t.shape.end(), [](std::int64_t n) { return n == 0; });
-}
 
 std::int64_t head_tiles(const Problem& p, std::int64_t tokens_q, int block_m) {
   if (p.varlen) return tokens_q / block_m + p.batch;

@@ -76,7 +76,7 @@ void describe_image(const Result<CompiledKernel>& kernel, KernelInfo& info) {
 }
 
 // The configuration in "kernel<ConfigOf<Config{...}>>".
-std::string brief_of(std::string_view name_expression) {
+std::string brief_of_name(std::string_view name_expression) {
   constexpr std::string_view kBefore = "ConfigOf<";
   const std::size_t before = name_expression.find(kBefore);
   const std::size_t end = name_expression.rfind('}');
@@ -146,7 +146,7 @@ Result<std::vector<CachedKernelInfo>> cached_kernels() {
       CachedKernelInfo info;
       info.key = entry.key;
       info.name_expression = entry.kernel.name_expression;
-      info.brief = brief_of(info.name_expression);
+      info.brief = brief_of_name(info.name_expression);
       info.arch = entry.kernel.arch;
       info.ptx = entry.kernel.ptx;
       info.bytes = entry.bytes;

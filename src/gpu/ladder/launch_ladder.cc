@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <numbers>
 
 #include "base/error.h"
 #include "gpu/driver/tensor_map.h"
@@ -56,7 +57,6 @@ Status launch_ladder(const Gpu& gpu, const LadderConfig& config, cuda::Function 
   const CurrentContext current(gpu);
   OCTAVO_RETURN_IF_ERROR(current.status());
   const LadderShape shape = shape_of(config);
-  constexpr double kLog2E = 1.4426950408889634;
   const double scale = a.scale ? *a.scale : 1.0 / std::sqrt(static_cast<double>(problem.head_dim));
   ladder::Params p;
   p.q = elements(a.q);
@@ -66,7 +66,7 @@ Status launch_ladder(const Gpu& gpu, const LadderConfig& config, cuda::Function 
   p.seqlen_q = static_cast<i32>(problem.seqlen_q);
   p.seqlen_kv = static_cast<i32>(problem.seqlen_kv);
   p.causal = problem.options.causal == Causal::none ? 0 : 1;
-  p.scale_log2 = static_cast<float>(scale * kLog2E);
+  p.scale_log2 = static_cast<float>(scale * std::numbers::log2e);
   if (config.rung == Rung::specialised_warps)
     OCTAVO_RETURN_IF_ERROR(set_tensor_maps(*gpu.driver, shape, a, p));
 
