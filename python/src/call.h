@@ -180,6 +180,7 @@ Stream stream_of(nanobind::handle value);
 Stream current_stream(const Array& array);
 
 bool is_quantized(nanobind::handle value);
+nanobind::object data_of_quantized(nanobind::handle value);
 struct QuantizedArray {
   Array data, scales;
   DType format = DType::e4m3;

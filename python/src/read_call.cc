@@ -199,6 +199,7 @@ void read_operand(Call& call, Operand& operand, nb::handle value, Layout layout)
   const Array scales = keep(call, std::move(found.scales));
   check_device(call, scales, (std::string(what) + ".scales").c_str());
   // Other threads may give the Quantized object other arrays during the call.
+  call.kept.reserve(6);  // data and scales of q, k and v
   call.kept.push_back(std::move(found.owners[0]));
   call.kept.push_back(std::move(found.owners[1]));
   *operand.scales = found.view;

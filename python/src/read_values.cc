@@ -266,7 +266,10 @@ void read_groups(QuantizedArray& found, const std::string& scales_name) {
 
 }  // namespace
 
-bool is_quantized(nb::handle value) { return nb::isinstance(value, quantized_class()); }
+bool is_quantized(nb::handle value) {
+  const nb::object& quantized = quantized_class();
+  return value.type().is(quantized) || nb::isinstance(value, quantized);
+}
 
 namespace {
 
@@ -292,6 +295,8 @@ constinit Attribute data_of{"data"}, scales_of{"scales"}, format_of{"format"},
     max_quantized_of{"max_quantized"};
 
 }  // namespace
+
+nb::object data_of_quantized(nb::handle value) { return data_of.of(value); }
 
 QuantizedArray read_quantized(nb::handle value, const char* what) {
   const std::string scales_name = std::string(what) + ".scales";

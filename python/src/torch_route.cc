@@ -136,7 +136,7 @@ bool is_profiled(const TorchState& torch) {
 Framework framework_of(nb::handle value) {
   const Framework framework = array_type(value).framework;
   if (framework != Framework::none || !is_quantized(value)) return framework;
-  return array_type(nb::object(value.attr("data"))).framework;
+  return array_type(data_of_quantized(value)).framework;
 }
 
 // The parameters that a derivative may be taken of.
