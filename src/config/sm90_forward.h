@@ -155,6 +155,17 @@ OCTAVO_HD constexpr int kv_splits(const Config& c) { return kv_groups(c) * c.clu
 OCTAVO_HD constexpr int block_m(const Config& c) { return q_tiles(c) * kRows; }
 OCTAVO_HD constexpr int kv_buffers(const Config& c) { return kv_groups(c) * c.stages; }
 
+// Under a mask of known lengths a head's tiles begin earlier by row_shift rows, so that they end
+// with its last row: that sees the most keys under a causal mask, and the short tile is the first
+// one, whose warpgroups without rows skip it. With two warpgroups a short tile costs little.
+OCTAVO_HD constexpr bool may_shift_rows(const Config& c) {
+  return !is_split_kv(c) && c.warpgroups > 2 && !any(c.modifiers);
+}
+OCTAVO_HD constexpr int row_shift(const Config& c, int seqlen_q) {
+  const int rows = round_up(seqlen_q, kRows);
+  return round_up(rows, block_m(c)) - rows;
+}
+
 // A tile's rows are one block of the mask's queries: one consumer warpgroup for blocks of 64, two
 // for blocks of 128.
 OCTAVO_HD constexpr bool has_block_mask(const Config& c) { return c.modifiers.block_mask != 0; }

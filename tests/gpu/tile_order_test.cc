@@ -35,7 +35,7 @@ TEST(TileOrder, CausalWorkIsBalanced) {
     for (i64 index = 0; index < tiles; ++index) {
       const i64 row = row_of_tile(order, row_tiles, heads, index);
       ++seen.at(static_cast<std::size_t>(row));
-      const i64 keys = std::min<i64>((row + 1) * sm90::block_m(config), s);
+      const i64 keys = std::min<i64>((row + 1) * sm90::block_m(config) - row_shift(p, config), s);
       work.at(static_cast<std::size_t>(cta_of_tile(order, grid, index))) +=
           static_cast<double>(div_up<i64>(keys, 128)) + 1;
     }
@@ -44,6 +44,35 @@ TEST(TileOrder, CausalWorkIsBalanced) {
     for (const double w : work) sum += w;
     EXPECT_LT(*std::max_element(work.begin(), work.end()), sum / 132 * 1.045) << b << " " << s;
   }
+}
+
+// Tiles of 192 rows: under a mask the last one is full, and the first has the rest, in whole
+// warpgroups. A tile's blocks are those of its rows that exist.
+TEST(TileOrder, MaskedTilesEndWithTheLastRow) {
+  const Sm90ForwardConfig config{.head_dim = 128, .warpgroups = 3};
+  const auto shift = [&](int rows, Causal causal) {
+    return row_shift(problem(1, 1, rows, 128, causal), config);
+  };
+  EXPECT_EQ(shift(4096, Causal::top_left), 128);
+  EXPECT_EQ(shift(2048, Causal::bottom_right), 64);
+  EXPECT_EQ(shift(1153, Causal::top_left), 128);
+  EXPECT_EQ(shift(1152, Causal::top_left), 0);
+  EXPECT_EQ(shift(4096, Causal::none), 0);
+  Problem p = problem(1, 1, 4096, 128, Causal::top_left);
+  EXPECT_EQ(blocks_of_tile(p, -128, 192, 64), 1);
+  EXPECT_EQ(blocks_of_tile(p, 64, 192, 64), 4);
+
+  Sm90ForwardConfig other = config;
+  other.row_groups = 1;
+  EXPECT_EQ(row_shift(p, other), 0) << "split-KV";
+  other = config;
+  other.modifiers.bias = true;
+  EXPECT_EQ(row_shift(p, other), 0) << "modifiers";
+  other = config;
+  other.warpgroups = 2;
+  EXPECT_EQ(row_shift(problem(1, 1, 4160, 128, Causal::top_left), other), 0) << "two warpgroups";
+  p.varlen = true;
+  EXPECT_EQ(row_shift(p, config), 0) << "varlen";
 }
 
 // Every group of heads that is mixed, including the last, fits L2; long heads, of which several

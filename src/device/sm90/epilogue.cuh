@@ -108,7 +108,7 @@ struct Epilogue {
     OCTAVO_UNROLL
     for (u32 r = 0; r < 2; ++r) {
       const i32 row = tile.row(r);
-      if (row >= G::stored_rows(p, tile.span)) continue;
+      if ((may_shift_rows(C) && row < 0) || row >= G::stored_rows(p, tile.span)) continue;
       u8* const out = Out::row_address(p, tile, row);
       for (i32 column = static_cast<i32>(tile.lane % 4 * 2); column < Out::columns(p, tile);
            column += 8)

@@ -99,7 +99,8 @@ struct Consumer {
     const WorkTile t = Slots::read(tile);
     if (t.n_blocks == kNoMoreTiles) return {.blocks_left = -1};
     const i32 first_row = t.first_row + static_cast<i32>(thread.group) * kRows;
-    if (first_row >= t.span.seqlen_q) return {.skip_after = t.n_blocks};
+    const bool before_first_row = may_shift_rows(C) && first_row < 0;
+    if (before_first_row || first_row >= t.span.seqlen_q) return {.skip_after = t.n_blocks};
     const BlockRange range = block_range(p, t.span, first_row, kRows, C.block_n);
     if (range.begin >= range.end) return {.skip_after = t.n_blocks};
     // Every warpgroup computes every listed block; release_k() reads from the stage which it is.

@@ -4,6 +4,7 @@
 //
 // Tiles are numbered group by group of heads. In a group they are ordered by row, the last rows
 // first: under a causal mask those see the most keys, and the short tiles fill the gaps at the end.
+// Where rows do not fill all tiles, `row_shift` makes the first tile the one that has fewer rows.
 // A round has one tile for each persistent CTA, and rounds run left to right and back, so that the
 // CTA with the longer tile of one round gets the shorter one of the next. This balances the load if
 // a group's tiles fill whole rounds, which the host ensures (gpu/forward/tile_order.cc). Without a
@@ -31,6 +32,7 @@ inline constexpr i32 kNoMoreTiles = -2;  // there is no tile: published after th
 struct WorkTile {
   SequenceSpan span;
   i32 sequence, batch, head;  // head: of tile_heads (column_tile.cuh)
+  // A first tile that row_shift makes short begins before row 0.
   i32 first_row;
   i32 n_begin;        // first key that is loaded
   i32 n_blocks;       // blocks of keys, or kNoRows, or kNoMoreTiles
@@ -74,6 +76,9 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
   }
   WorkTile t;
   t.first_row = row_tile * kBlockM;
+  const bool has_mask = p.window_left != kNoLimit || p.window_right != kNoLimit;
+  if (may_shift_rows(G::C) && has_mask && p.cu_seqlens_q == nullptr)
+    t.first_row -= row_shift(G::C, p.seqlen_q);
   t.sequence = head / p.tile_heads;
   t.head = head - t.sequence * p.tile_heads;
   t.batch = p.cu_seqlens_q == nullptr ? t.sequence : 0;
@@ -83,7 +88,9 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
     t.n_blocks = t.first_row < G::stored_rows(p, t.span) ? 0 : kNoRows;
     return t;
   }
-  const BlockRange range = block_range(p, t.span, t.first_row, kBlockM, kBlockN);
+  const i32 first_row = may_shift_rows(G::C) ? max_of(t.first_row, 0) : t.first_row;
+  const BlockRange range =
+      block_range(p, t.span, first_row, t.first_row + kBlockM - first_row, kBlockN);
   t.n_begin = range.begin;
   t.n_blocks = div_up(max_of(range.end - range.begin, 0), kBlockN);
   if (has_block_mask(G::C)) {

@@ -118,9 +118,12 @@ bool ends_within_tile(const Sm90ForwardConfig& c, const Problem& p) {
 std::vector<double> blocks_by_tile(const Sm90ForwardConfig& c, const Problem& p) {
   const std::int64_t block_n = std::int64_t{c.block_n} * sm90::kv_splits(c);
   std::vector<double> blocks;
-  for (std::int64_t row = 0; row < p.seqlen_q; row += sm90::block_m(c))
-    blocks.push_back(short_share(c, p.seqlen_q - row) *
-                     static_cast<double>(blocks_of_tile(p, row, sm90::block_m(c), block_n)));
+  const std::int64_t block_m = sm90::block_m(c);
+  for (std::int64_t row = -row_shift(p, c); row < p.seqlen_q; row += block_m) {
+    const std::int64_t rows = std::min(row + block_m, p.seqlen_q) - std::max<std::int64_t>(row, 0);
+    blocks.push_back(short_share(c, rows) *
+                     static_cast<double>(blocks_of_tile(p, row, block_m, block_n)));
+  }
   return blocks;
 }
 bool has_fewer_blocks(const SmLoad& a, const SmLoad& b) { return a.blocks < b.blocks; }

@@ -31,8 +31,9 @@ double unevenness(const TileOrder& order, const Problem& p, const Sm90ForwardCon
   for (std::int64_t index = 0; index < heads * row_tiles; ++index) {
     if (const std::int64_t row = row_of_tile(order, row_tiles, heads, index); row != known_row) {
       known_row = row;
-      row_work = kTileWork + static_cast<double>(blocks_of_tile(p, row * sm90::block_m(c),
-                                                                sm90::block_m(c), c.block_n));
+      const std::int64_t first_row = row * sm90::block_m(c) - row_shift(p, c);
+      row_work = kTileWork +
+                 static_cast<double>(blocks_of_tile(p, first_row, sm90::block_m(c), c.block_n));
     }
     work[static_cast<std::size_t>(cta_of_tile(order, grid, index))] += row_work;
     sum += row_work;
@@ -172,6 +173,11 @@ std::int64_t sms_of_grid(std::int64_t sms, const Options& options) {
   return std::max<std::int64_t>(sms - options.sm_margin, 1);
 }
 
+std::int64_t row_shift(const Problem& p, const Sm90ForwardConfig& c) {
+  const bool shifts = is_masked(p.options) && !p.varlen && sm90::may_shift_rows(c);
+  return shifts ? sm90::row_shift(c, static_cast<int>(p.seqlen_q)) : 0;
+}
+
 TileOrder tile_order(const Problem& p, const Sm90ForwardConfig& c, const GpuInfo& gpu) {
   const std::int64_t row_tiles =
       std::max<std::int64_t>(div_up<std::int64_t>(p.seqlen_q, sm90::block_m(c)), 1);
@@ -210,7 +216,8 @@ std::int64_t blocks_of_tile(const Problem& p, std::int64_t first_row, std::int64
                             std::int64_t block_n) {
   const std::int64_t last_row =
       std::max<std::int64_t>(std::min(first_row + block_m, p.seqlen_q) - 1, 0);
-  const KeyRange first = visible_keys(p.options, first_row, p.seqlen_q, p.seqlen_kv);
+  const KeyRange first =
+      visible_keys(p.options, std::max<std::int64_t>(first_row, 0), p.seqlen_q, p.seqlen_kv);
   const KeyRange last = visible_keys(p.options, last_row, p.seqlen_q, p.seqlen_kv);
   return div_up(std::max<std::int64_t>(last.end - first.begin, 0), block_n);
 }

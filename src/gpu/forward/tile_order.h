@@ -21,6 +21,9 @@ struct TileOrder {
   i32 rotation = 0;  // how far a CTA's position shifts each round; 0: the direction alternates
   bool short_tiles_last = false;  // the last tile of each head comes after all other tiles
 };
+// Rows by which the tiles of a head begin earlier (sm90::row_shift), 0 if they do not.
+std::int64_t row_shift(const Problem& kernel_problem, const Sm90ForwardConfig& config);
+
 TileOrder tile_order(const Problem& kernel_problem, const Sm90ForwardConfig& config,
                      const GpuInfo& gpu);
 
