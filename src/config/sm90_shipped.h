@@ -78,10 +78,10 @@ inline constexpr TableRow kTable[] = {
      .estimate = {.fixed_us = 0.000, .wave_us = 3.5841, .block_us = 1.46129}},
     {.config = {.head_dim = 128, .warpgroups = 2, .block_n = 128, .stages = 1, .schedule = Schedule::in_turn, .row_groups = 1, .cluster = 2},
      .estimate = {.fixed_us = 0.655, .wave_us = 2.4837, .block_us = 2.03921}},
-    {.config = {.head_dim = 128, .warpgroups = 3, .block_n = 64, .stages = 4, .schedule = Schedule::qk_first},
-     .estimate = {.fixed_us = 0.000, .wave_us = 2.8584, .block_us = 1.23248}},
+    {.config = {.head_dim = 128, .warpgroups = 3, .block_n = 64, .stages = 3, .schedule = Schedule::pv_first_queued},
+     .estimate = {.fixed_us = 0.000, .wave_us = 2.9000, .block_us = 1.20500}},
     {.config = {.head_dim = 128, .warpgroups = 2, .block_n = 64, .stages = 4, .schedule = Schedule::qk_first},
-     .estimate = {.fixed_us = 1.676, .wave_us = 2.1005, .block_us = 0.91436}},
+     .estimate = {.fixed_us = 1.676, .wave_us = 2.1005, .block_us = 0.91436, .masked_us = 1.0000}},
     {.config = {.head_dim = 128, .warpgroups = 2, .block_n = 64, .stages = 2, .schedule = Schedule::qk_first, .row_groups = 1, .sum_rounded_p = false},
      .estimate = {.fixed_us = 0.837, .wave_us = 1.6529, .block_us = 1.07727}},
     {.config = {.head_dim = 128, .warpgroups = 1, .block_n = 128, .stages = 1, .schedule = Schedule::in_turn, .row_groups = 1},
@@ -109,7 +109,7 @@ inline constexpr TableRow kTable[] = {
     {.config = {.head_dim = 256, .warpgroups = 1, .block_n = 64, .stages = 2, .schedule = Schedule::qk_first, .row_groups = 1, .cluster = 2, .sum_rounded_p = false},
      .estimate = {.fixed_us = 1.250, .wave_us = 2.8397, .block_us = 1.20704}},
     {.config = {.head_dim = 256, .warpgroups = 2, .block_n = 80, .stages = 2, .schedule = Schedule::qk_first, .sum_rounded_p = false},
-     .estimate = {.fixed_us = 0.000, .wave_us = 3.8349, .block_us = 1.84701}},
+     .estimate = {.fixed_us = 0.000, .wave_us = 4.5000, .block_us = 1.66400}},
 };
 
 // The same with 8-bit P V; `element` tells FP8 rows from INT8's.

@@ -283,6 +283,11 @@ TEST(ChooseSm90, ModifiersSetTheirFields) {
           plain.modifiers.score_tiles = chosen.modifiers.score_tiles;
           plain.stages = chosen.stages;
         }
+        // Beside 80 keys of 256 columns there is no room for such tiles.
+        if (!feasible(plain, 90).ok()) {
+          EXPECT_TRUE(has_tensor && d == 256 && plain.block_n == 80);
+          plain.block_n = 64;
+        }
         EXPECT_TRUE(chosen == plain) << d << " " << s;
         p.q = p.k = p.v = DType::e4m3;
         if (!p.padded) {

@@ -31,7 +31,7 @@ Configs candidates_16_bit(int head_dim) {
   // P V first was faster at head_dim 64.
   for (const int warpgroups : {2, 3, 4})
     for (const auto& [block_n, stages] :
-         {std::array{64, 2}, {64, 4}, {80, 3}, {96, 2}, {96, 3}, {128, 2}})
+         {std::array{64, 2}, {64, 3}, {64, 4}, {80, 3}, {96, 2}, {96, 3}, {128, 2}})
       for (const Schedule schedule : {Schedule::pv_first_queued, Schedule::pv_first})
         configs.push_back({.head_dim = head_dim,
                            .warpgroups = warpgroups,
