@@ -91,10 +91,9 @@ struct ScoreTensorParams {
 };
 
 // softcap * tanh(scale * s / softcap) as an odd polynomial of the raw score s, in log2 units:
-// s (c[0] + s^2 (c[1] + s^2 c[2])) while |s| is at most `limit`. c[2] is positive, so that the
-// polynomial of -infinity is -infinity.
+// s (c[0] + s^2 c[1]) while |s| is at most `limit`.
 struct SoftcapPolynomial {
-  float c[3] = {0, 0, 1};
+  float c[2] = {0, 0};
   float limit = 0;
 };
 

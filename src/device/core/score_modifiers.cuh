@@ -27,11 +27,9 @@ OCTAVO_DEVICE float tanh_f32(float x) {
   return ptx::abs_f32(x) < 0.125f ? x * series : tanh_large(x);
 }
 
-// The factor of a score in the polynomial of a softcap. The score is inside its limit or -infinity.
+// The factor of a score in the polynomial of a softcap. The score is inside its limit.
 OCTAVO_DEVICE float softcap_factor(float score, const SoftcapPolynomial& p) {
-  const float square = score * score;
-  const float high = ptx::fused_multiply_add(square, p.c[2], p.c[1]);
-  return ptx::fused_multiply_add(square, high, p.c[0]);
+  return ptx::fused_multiply_add(score * p.c[1], score, p.c[0]);
 }
 
 // softcap * tanh(score / softcap), in log2 units.

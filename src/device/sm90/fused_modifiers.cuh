@@ -17,12 +17,24 @@ constexpr bool fuses_modifiers(const Sm90ForwardConfig& c) {
   return (c.modifiers.softcap || c.modifiers.alibi) && !c.modifiers.bias;
 }
 
-// The score alone decides which formula of softcap it takes. A hidden score, -infinity,
-// takes the polynomial, which ends there at -infinity.
+// The score alone decides which formula of softcap it takes.
 OCTAVO_DEVICE bool is_large(float s, const SoftcapPolynomial& series) {
-  return ptx::abs_f32(s) > series.limit && s > -kInfinity;
+  return ptx::abs_f32(s) > series.limit;
 }
-// softcap(scale * s) + addition, in log2 units.
+// Whether some of the scores in groups [from, to) of eight columns is large. Two of three maxima
+// are three-way ones of the ALU, which positive floats need not be converted for.
+OCTAVO_DEVICE bool has_large(const float* s, int from, int to, const SoftcapPolynomial& series) {
+  u32 most[2] = {0, 0};
+  OCTAVO_UNROLL
+  for (int i = from * 4; i < to * 4; i += 4) {
+    const float pairs[2] = {ptx::max_f32(ptx::abs_f32(s[i]), ptx::abs_f32(s[i + 1])),
+                            ptx::max_f32(ptx::abs_f32(s[i + 2]), ptx::abs_f32(s[i + 3]))};
+    u32& chain = most[i / 4 % 2];
+    chain = max_of(max_of(chain, ptx::bits_of(pairs[0])), ptx::bits_of(pairs[1]));
+  }
+  return max_of(most[0], most[1]) > ptx::bits_of(series.limit);
+}
+// softcap(scale * s) + addition, in log2 units; -infinity, a hidden score, stays as it is.
 OCTAVO_DEVICE float capped_plus(float s, const ScoreModifierParams& m, float scale_log2,
                                 float addition) {
   const float small = ptx::fused_multiply_add(s, softcap_factor(s, m.softcap_series), addition);
@@ -32,7 +44,8 @@ OCTAVO_DEVICE float capped_plus(float s, const ScoreModifierParams& m, float sca
       -2 * m.softcap_log2, ptx::reciprocal_approx(1.0f + exponential), m.softcap_log2 + addition);
   const float large =
       m.softcap_log2 != 0 ? tanh_large : ptx::fused_multiply_add(s, scale_log2, addition);
-  return is_large(s, m.softcap_series) ? large : small;
+  const float capped = is_large(s, m.softcap_series) ? large : small;
+  return s == -kInfinity ? s : capped;
 }
 
 // The modifiers of a thread's scores of one block.
@@ -46,9 +59,7 @@ struct FusedModifiers {
   // ALiBi, as in ScoreModifier::Slopes, but in log2 units.
   float slope[2], distance[2];
   bool left;
-  bool linear;       // of the whole warp: ALiBi is linear in the column
-  bool simple;       // and all scores are inside the limit of softcap's polynomial
-  float largest[2];  // no score of the row, before any is hidden, exceeds this or 0
+  bool linear;  // of the whole warp: ALiBi is linear in the column
 
   // The ALiBi of the first column plus `addition`, and what each column adds, if ALiBi is linear.
   OCTAVO_DEVICE float column_slope(int r) const { return left ? slope[r] : -slope[r]; }
@@ -63,17 +74,34 @@ struct FusedModifiers {
     return apply_alibi(addition, slope[r], distance[r] - static_cast<float>(column));
   }
 
-  // No exponent of the row exceeds this. With ALiBi the exponents are rounded otherwise, so their
-  // rounding errors are added.
-  OCTAVO_DEVICE float most_exponent(int r) const {
-    float most = largest[r] * scale_log2;
-    if (kSoftcap && m->softcap_log2 != 0) most = ptx::min_f32(most, m->softcap_log2);
-    if (!kAlibi) return most;
+  // With softcap no exponent exceeds softcap_log2. In bf16, whose range is that of floats, ref_max
+  // can then be the same for all rows: no maximum is needed. P is at most 2^kHeadroomBf16Log2, and
+  // the least one, of -softcap_log2, is far from underflow. O is divided by the sum of the rounded
+  // P, because the largest P of a row, which is 1 elsewhere, is rounded here.
+  static constexpr float kHeadroomBf16Log2 = 40, kMostFixedLog2 = 76;
+  OCTAVO_DEVICE bool has_fixed_ref_max() const {
+    return kSoftcap && !kAlibi && C.sum_rounded_p && C.v_element == Element::bf16 &&
+           m->softcap_log2 > 0 && m->softcap_log2 <= kMostFixedLog2;
+  }
+  OCTAVO_DEVICE float fixed_ref_max() const { return m->softcap_log2 - kHeadroomBf16Log2; }
+
+  // No exponent of a row whose scores are at most `largest`, or 0, exceeds this. With ALiBi the
+  // exponents are rounded otherwise, so their rounding errors are added.
+  OCTAVO_DEVICE float most_exponent(int r, float largest) const {
+    constexpr float kRounding = 0x1p-21f;
+    if (!kAlibi) return largest * scale_log2;
     constexpr int kLastColumn = C.block_n - 7;
     const float first = first_column(r, 0);
     const float nearest = ptx::max_f32(first, linear_alibi(r, kLastColumn, first));
-    const float rounding = (ptx::abs_f32(most) + ptx::abs_f32(nearest)) * 0x1p-22f;
-    return linear ? most + nearest + rounding : kInfinity;
+    const float rounded = ptx::fused_multiply_add(ptx::abs_f32(nearest), kRounding, nearest);
+    const float most = ptx::fused_multiply_add(largest, scale_log2 * (1 + kRounding), rounded);
+    return linear ? most : kInfinity;
+  }
+  // All scores in groups [from, to) of eight columns may take the short code: no score is large,
+  // and ALiBi is linear.
+  OCTAVO_DEVICE bool are_simple(const float* s, int from, int to) const {
+    if (!kSoftcap) return linear;
+    return linear & !ptx::warp_any(has_large(s, from, to, m->softcap_series));
   }
 
   OCTAVO_DEVICE float small_exponent(float s, float addition) const {
@@ -87,7 +115,7 @@ struct FusedModifiers {
     return kSoftcap && !kSmall ? capped_plus(s, *m, scale_log2, addition)
                                : small_exponent(s, addition);
   }
-  // The same if `simple`. `first`: the addition, with the ALiBi of the first column.
+  // The same if are_simple(). `first`: the addition, with the ALiBi of the first column.
   OCTAVO_DEVICE float simple_exponent(float s, int r, int column, float first) const {
     return small_exponent(s, kAlibi ? linear_alibi(r, column, first) : first);
   }
@@ -102,11 +130,11 @@ struct FusedModifiers {
     OCTAVO_UNROLL
     for (int first = from; first < to; first += kAtOnce) {
       const int end = min_of(first + kAtOnce, to);
-      bool has_large = false;
+      bool any_large = false;
       OCTAVO_UNROLL
       for (int i = first * 2; kSoftcap && i < end * 2; ++i)
-        has_large |= is_large(s[register_of(i, r)], m->softcap_series);
-      if (kSoftcap && ptx::warp_any(has_large))
+        any_large |= is_large(s[register_of(i, r)], m->softcap_series);
+      if (kSoftcap && ptx::warp_any(any_large))
         visit<false>(s, r, addition, first, end, use);
       else
         visit<true>(s, r, addition, first, end, use);

@@ -41,25 +41,11 @@ struct ScoreModifier {
 
   // --- softcap and ALiBi ------------------------------------------------------------------------
 
-  // Whether all scores are at most `limit` in magnitude, of which `largest` is the greatest, or 0.
-  // The bits of negative floats order as unsigned integers above all positive ones; the ALU has a
-  // three-way maximum of them.
-  static OCTAVO_DEVICE bool are_within(const float* s, float largest, float limit) {
-    u32 least = 0;
-    OCTAVO_UNROLL
-    for (int i = 0; i < G::kScores; i += 2)
-      least = max_of(max_of(least, ptx::bits_of(s[i])), ptx::bits_of(s[i + 1]));
-    return max_of(ptx::bits_of(largest), least & 0x7fffffffu) <= ptx::bits_of(limit);
-  }
   // Converts raw scores to log2 units with softcap. A warp without large scores skips the code for
   // those.
   static OCTAVO_DEVICE void cap(float* s, const ScoreModifierParams& m, float scale_log2) {
     const SoftcapPolynomial& series = m.softcap_series;
-    const float largest = ptx::max_f32(ptx::max_f32(positive_thread_max<G::kScoreN8>(s, 0, 0),
-                                                    positive_thread_max<G::kScoreN8>(s, 1, 0)),
-                                       0);
-    const bool small = !ptx::warp_any(!are_within(s, largest, series.limit));
-    if (small)
+    if (!ptx::warp_any(has_large(s, 0, G::kScoreN8, series)))
       Registers::for_each_score(
           s, [&](u32, int, float& score) { score *= softcap_factor(score, series); });
     else
@@ -140,15 +126,14 @@ struct ScoreModifier {
     const ScoreModifierParams& m = G::modifiers(p).scores;
     float* const s = scores.s;
     if constexpr (fuses_modifiers(C))
-      prepare(scores.modifiers, s, m, p.scale_log2, slopes_of(alibi, p, n));
+      prepare(scores.modifiers, m, p.scale_log2, slopes_of(alibi, p, n));
     else if (changes_scores(C.modifiers))
       to_natural(s, m, p, n, alibi, tile_of);
     if (C.modifiers.mask && m.mask.data != nullptr)
       Tensors::hide_masked(s, m.mask, p, tile_of(), n);
   }
-  static OCTAVO_DEVICE void prepare(FusedModifiers<G>& fused, const float* s,
-                                    const ScoreModifierParams& m, float scale_log2,
-                                    const Slopes& slopes) {
+  static OCTAVO_DEVICE void prepare(FusedModifiers<G>& fused, const ScoreModifierParams& m,
+                                    float scale_log2, const Slopes& slopes) {
     fused.m = &m;
     fused.scale_log2 = scale_log2;
     fused.left = slopes.left;
@@ -157,15 +142,6 @@ struct ScoreModifier {
     for (int r = 0; r < 2; ++r) {
       fused.slope[r] = slopes.slope[r] * kLog2E;
       fused.distance[r] = slopes.distance[r];
-      const i32 bits = static_cast<i32>(ptx::bits_of(positive_thread_max<G::kScoreN8>(s, r, 0)));
-      fused.largest[r] = ptx::float_of_bits(static_cast<u32>(max_of(bits, 0)));
-      ptx::pin(fused.largest[r]);  // computed here: later, hiding would need copies of the scores
-    }
-    fused.simple = fused.linear;
-    if (C.modifiers.softcap) {
-      const float largest = ptx::max_f32(fused.largest[0], fused.largest[1]);
-      const bool within = are_within(s, largest, m.softcap_series.limit);
-      fused.simple = !ptx::warp_any(!within) && fused.linear;
     }
   }
   // With a bias.

@@ -302,7 +302,8 @@ constexpr void for_each_modified_sm90_config(const Take& take) {
   }
 }
 // Without a bias softcap and ALiBi are part of the exponent: both with P V first, ALiBi with
-// Q K^T first, and softcap in the parts of a block that split-KV computes.
+// Q K^T first, and softcap in the parts of a block that split-KV computes, in bf16, where ref_max
+// is fixed.
 template <class Take>
 constexpr void for_each_fused_sm90_config(const Take& take) {
   for (const sm90::TableRow& row : sm90::kTable) {
@@ -310,6 +311,7 @@ constexpr void for_each_fused_sm90_config(const Take& take) {
     if (c.head_dim != 64) continue;
     if (is_modified(row)) {
       const bool split = sm90::is_split_kv(c);
+      if (split) c = sm90::config_of(row, Element::bf16);
       c.pack_gqa = split;
       c.sum_rounded_p = split;
       c.modifiers = {.softcap = true, .alibi = !split, .mask = !split, .sinks = true};

@@ -134,20 +134,28 @@ inline ScoreTensorParams score_tensor_params(const ConstTensor& t) {
   return p;
 }
 
-// The polynomial of a softcap that scores of |scale * s| up to 0.35 softcap take: tanh(x) /
-// x as a polynomial of x^2, with the least relative error, which is 2.9e-6.
+// The polynomial of a softcap. tanh(x) = x - x^3/3 + 2 x^5/15 - 17 x^7/315, of which the terms
+// above x^3 are replaced by their Chebyshev approximation up to the limit, where the error of the
+// exponent in log2 units is 2^-11: less than the rounding of P.
 inline SoftcapPolynomial softcap_polynomial(double softcap, double scale) {
-  constexpr double kLargest = 0.35, kLeast = std::numeric_limits<float>::min();
-  constexpr double kTerms[] = {0.9999971307655289, -0.33290954112925103, 0.12395031301164951};
+  constexpr double kLargest = 0.35, kError = 0x1p-11, kSeventh = -17.0 / 315;
+  constexpr double kLeast = std::numeric_limits<float>::min();
   SoftcapPolynomial p;
   const double x = scale / softcap;           // of a raw score of 1
   if (softcap == 0 || !(x <= 1e6)) return p;  // powers of it might overflow: only the exact way
-  for (int i = 0; i < 3; ++i)
-    p.c[i] = static_cast<float>(kTerms[i] * scale * kLog2EDouble * std::pow(x, 2 * i));
-  // The last term must not be 0. Where it is raised, it is less than 2^-24 of the first.
-  const double most = p.c[2] >= kLeast ? 1e18 : std::pow(0x1p-24 * scale / kLeast, 0.25);
-  p.c[2] = std::max(p.c[2], static_cast<float>(kLeast));
-  p.limit = static_cast<float>(std::min(kLargest / x, most));
+  double most = std::min(std::pow(kError * 120 / (softcap * kLog2EDouble), 0.2), kLargest);
+  // Without the cubic term, where that would not be a normal float: it is less than 2^-25 here.
+  const double slope = scale * kLog2EDouble;
+  const bool linear = slope * x * x / 3 < kLeast;
+  if (linear) most = std::min(most, 0x1p-12);
+  const double square = linear ? 0 : most * most;
+  const double fifth = 2.0 / 15 + kSeventh * square * 7 / 4;
+  const double third = -1.0 / 3 - kSeventh * square * square * 7 / 8 + fifth * square * 5 / 4;
+  const double first =
+      1 + kSeventh * square * square * square * 7 / 64 - fifth * square * square * 5 / 16;
+  p.c[0] = static_cast<float>(first * slope);
+  p.c[1] = linear ? 0.0f : static_cast<float>(third * slope * x * x);
+  p.limit = std::isfinite(p.c[1]) ? static_cast<float>(std::min(most / x, 1e18)) : 0.0f;
   return p;
 }
 

@@ -22,10 +22,13 @@ struct ModifiedQk16 : Qk16<G> {
   static OCTAVO_DEVICE bool exceeds_threshold(const Scores& scores, const Rows& rows, Largest&,
                                               bool first) {
     if (first) return true;
-    const FusedModifiers<G>& modifiers = scores.modifiers;
-    const bool below[2] = {modifiers.most_exponent(0) < rows.threshold[0],
-                           modifiers.most_exponent(1) < rows.threshold[1]};
-    return ptx::warp_any(!below[0] | !below[1]);
+    bool exceeds = false;
+    OCTAVO_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const float largest = ptx::max_f32(positive_thread_max<G::kScoreN8>(scores.s, r, 0), 0);
+      exceeds |= !(scores.modifiers.most_exponent(r, largest) < rows.threshold[r]);
+    }
+    return ptx::warp_any(exceeds);
   }
   static OCTAVO_DEVICE float thread_max_of(const Scores& scores, const Largest&, int r) {
     if (!C.modifiers.alibi)
@@ -45,6 +48,18 @@ struct NumericsModified16 : NumericsPv16<G, ModifiedQk16<G>> {
   using Rows = typename ModifiedQk16<G>::Rows;
   static constexpr Sm90ForwardConfig C = G::C;
 
+  // As F32Softmax::update_max.
+  template <class Raised>
+  static OCTAVO_DEVICE void update_max(Scores& scores, Rows& rows, float scale_log2, bool first,
+                                       Raised&& raised) {
+    if (scores.modifiers.has_fixed_ref_max()) {
+      OCTAVO_UNROLL
+      for (float& ref_max : rows.ref_max) ref_max = scores.modifiers.fixed_ref_max();
+    } else {
+      F32Softmax<G, ModifiedQk16<G>, kHeadroom16Log2, 0>::update_max(scores, rows, scale_log2,
+                                                                     first, raised);
+    }
+  }
   // As F32Softmax::exp.
   static OCTAVO_DEVICE void exp(Scores& scores, Rows& rows, float /*scale_log2*/, int from,
                                 int to) {
@@ -54,7 +69,7 @@ struct NumericsModified16 : NumericsPv16<G, ModifiedQk16<G>> {
       scores.s[i] = ptx::exp2_approx(exponent);
       if (!C.sum_rounded_p) sum[i / 2 % 2][i % 2] += scores.s[i];
     };
-    if (modifiers.simple) {
+    if (modifiers.are_simple(scores.s, from, to)) {
       OCTAVO_UNROLL
       for (int r = 0; r < 2; ++r) {
         const float first =
