@@ -125,12 +125,11 @@ TEST(ChooseSm90Backward, PairsCountAsTwoCtas) {
   problem.seqlen_kv = 20 * 128;
   const auto params = [&](std::int64_t head_dim) {
     problem.head_dim = problem.head_dim_v = head_dim;
-    const Sm90BackwardConfig c =
-        sm90::backward::tiles_for(static_cast<int>(head_dim), Element::bf16);
     BackwardArguments arguments;
     arguments.q.shape = {problem.batch, problem.heads_q, problem.seqlen_q, head_dim};
     arguments.k.shape = {problem.batch, problem.heads_kv, problem.seqlen_kv, head_dim};
-    return sm90_backward_params(problem, arguments, c, chip, nullptr);
+    return sm90_backward_params(problem, arguments, choose_sm90_backward(problem, kSms), chip,
+                                nullptr);
   };
   EXPECT_EQ(params(256).n_tiles, 20);
   EXPECT_EQ(params(256).heads_per_group, 3);
