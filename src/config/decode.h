@@ -103,7 +103,8 @@ OCTAVO_HD constexpr int most_parts(int kv_tiles) {
   return parts < kMostParts ? parts : kMostParts;
 }
 
-// The warps of a CTA of the combine kernel; the second if a work tile has more than 64 parts.
+// The warps of a CTA of the combine kernel: kMostCombineWarps if work tiles have more than 64 parts
+// on average, but never with batch_invariant.
 inline constexpr int kCombineWarps = 8, kMostCombineWarps = 16;
 
 }  // namespace decode

@@ -14,8 +14,8 @@ struct Sm90BackwardConfig {
   Element element = Element::bf16;  // of every tensor: f16 or bf16
   int head_dim = 128;               // columns of the products: 64, 80, 96, 128, 192 or 256
   int block_m = 64;                 // queries of a block
-  int block_n = 128;                // keys of a work tile: 64 for each consumer warpgroup, or 64
-                                    // for both (divides_products) of a CTA or of two (is_pair)
+  int block_n = 128;                // keys of a work tile: 64 for each consumer warpgroup; 64 for
+                                    // both if they divide products; 64 for each CTA of a pair
   int stages_q = 2;                 // Q buffers
   int stages_do = 2;                // dO buffers
   int dq_buffers = 2;               // dQ buffers

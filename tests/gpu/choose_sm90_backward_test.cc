@@ -154,11 +154,12 @@ TEST(ChooseSm90Backward, ReasonNamesKeysAndQueries) {
 // tiles are too many for one circle of half of the SMs, but not for two; tiles of a masked head
 // form none.
 TEST(ChooseSm90Backward, PartialSumsOfDq) {
-  const auto sums = [](std::int64_t head_dim, std::int64_t seqlen_kv,
-                       Causal causal = Causal::none) {
+  const auto sums = [](std::int64_t head_dim, std::int64_t seqlen_kv, Causal causal = Causal::none,
+                       bool batch_invariant = false) {
     Problem problem = backward_problem(head_dim);
     problem.seqlen_kv = seqlen_kv;
     problem.options.causal = causal;
+    problem.options.batch_invariant = batch_invariant;
     return choose_sm90_backward(problem, kSms).dq_sums;
   };
   for (const Causal causal : {Causal::none, Causal::top_left}) {
@@ -172,11 +173,12 @@ TEST(ChooseSm90Backward, PartialSumsOfDq) {
     EXPECT_EQ(sums(head_dim, 132 * 128), 2) << head_dim;
     EXPECT_EQ(sums(head_dim, 132 * 128 + 1), 1) << head_dim;
     EXPECT_EQ(sums(head_dim, 100 * 128, Causal::top_left), 1) << head_dim;
+    EXPECT_EQ(sums(head_dim, 100 * 128, Causal::none, true), 1) << head_dim;
   }
 }
 
 // The workspace has a counter for each slice of dQ: 64 columns of wide heads.
-TEST(ChooseSm90Backward, WorkspaceHasOneDqAndACounterForEachSlice) {
+TEST(ChooseSm90Backward, WorkspaceHasEverySumOfDqAndACounterForEachSlice) {
   for (const std::int64_t head_dim : {64, 96, 128, 192, 256}) {
     const Problem problem = full_problem(head_dim);
     const ChosenSm90Backward chosen = choose_sm90_backward(problem, kSms);

@@ -6,7 +6,7 @@
 //
 // Otherwise the parts of a work tile are those of consecutive CTAs, and are added in their order.
 // If there are few work tiles, each has many parts: again one CTA combines one row of a work tile
-// (combine_by_row). Else a work tile is cut where one CTA's KV tiles end and the next one's
+// (combine_by_row). Otherwise a work tile is cut where one CTA's KV tiles end and the next one's
 // begin. There are ctas - 1 such boundaries, and at most one work tile is cut at each. CTA i of
 // this grid combines the work tile that is cut between CTAs i and i + 1, provided that it begins in
 // CTA i. Each warp adds up rows of its own.

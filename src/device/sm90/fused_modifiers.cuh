@@ -21,8 +21,8 @@ constexpr bool fuses_modifiers(const Sm90ForwardConfig& c) {
 OCTAVO_DEVICE bool is_large(float s, const SoftcapPolynomial& series) {
   return ptx::abs_f32(s) > series.limit;
 }
-// Whether some of the scores in groups [from, to) of eight columns is large. Two of three maxima
-// are three-way ones of the ALU, which positive floats need not be converted for.
+// Whether some of the scores in groups [from, to) of eight columns is large. The bits of floats
+// that are not negative order as integers do, and the ALU has a three-way integer maximum.
 OCTAVO_DEVICE bool has_large(const float* s, int from, int to, const SoftcapPolynomial& series) {
   u32 most[2] = {0, 0};
   OCTAVO_UNROLL
@@ -75,21 +75,26 @@ struct FusedModifiers {
   }
 
   // With softcap no exponent exceeds softcap_log2. In bf16, whose range is that of floats, ref_max
-  // can then be the same for all rows: no maximum is needed. P is at most 2^kHeadroomBf16Log2, and
-  // the least one, of -softcap_log2, is far from underflow. O is divided by the sum of the rounded
-  // P, because the largest P of a row, which is 1 elsewhere, is rounded here.
-  static constexpr float kHeadroomBf16Log2 = 40, kMostFixedLog2 = 76;
+  // can then be the same for all rows: no maximum is needed. P is at least 2^kLeastPLog2, far from
+  // underflow, and at most 2^8 unless the softcap needs more: up to 2^40. O is divided by the sum
+  // of the rounded P, because the largest P of a row, which is 1 elsewhere, is rounded here.
+  static constexpr float kHeadroomLog2 = 8, kLeastPLog2 = -112, kMostFixedLog2 = 76;
   OCTAVO_DEVICE bool has_fixed_ref_max() const {
     return kSoftcap && !kAlibi && C.sum_rounded_p && C.v_element == Element::bf16 &&
            m->softcap_log2 > 0 && m->softcap_log2 <= kMostFixedLog2;
   }
-  OCTAVO_DEVICE float fixed_ref_max() const { return m->softcap_log2 - kHeadroomBf16Log2; }
+  OCTAVO_DEVICE float fixed_ref_max() const {
+    return ptx::min_f32(m->softcap_log2 - kHeadroomLog2, -m->softcap_log2 - kLeastPLog2);
+  }
 
   // No exponent of a row whose scores are at most `largest`, or 0, exceeds this. With ALiBi the
   // exponents are rounded otherwise, so their rounding errors are added.
   OCTAVO_DEVICE float most_exponent(int r, float largest) const {
     constexpr float kRounding = 0x1p-21f;
-    if (!kAlibi) return largest * scale_log2;
+    if (!kAlibi) {
+      const float most = largest * scale_log2;
+      return m->softcap_log2 != 0 ? ptx::min_f32(most, m->softcap_log2) : most;
+    }
     constexpr int kLastColumn = C.block_n - 7;
     const float first = first_column(r, 0);
     const float nearest = ptx::max_f32(first, linear_alibi(r, kLastColumn, first));

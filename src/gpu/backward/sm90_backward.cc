@@ -38,10 +38,12 @@ bool has_few_keys(const Problem& p, int block_n, int sms) {
 
 // With two partial sums of dQ a tile waits only for half of the others, but the workspace is larger
 // and sm90_finish_dq has more to read. This pays where blocks take little time, and where a head
-// has too many tiles for one circle but not for two.
+// has too many tiles for one circle but not for two. The second reason depends on the longest
+// sequence of the batch, so it is ignored with batch_invariant.
 int dq_sums(const Problem& p, const Sm90BackwardConfig& c, int sms) {
   if (c.head_dim > 128) return 1;
   if (c.head_dim == 64 || c.block_n == sm90::kRows) return 2;
+  if (p.options.batch_invariant) return 1;
   const bool has_mask =
       p.options.causal != Causal::none || p.options.window_left >= 0 || p.options.window_right >= 0;
   const std::int64_t tiles = div_up<std::int64_t>(p.seqlen_kv, c.block_n);

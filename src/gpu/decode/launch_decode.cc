@@ -35,7 +35,8 @@ std::int64_t kv_tiles(const Problem& p, const DecodeConfig& c) {
   return div_up<std::int64_t>(std::max<std::int64_t>(p.seqlen_kv, 1), decode::tile_keys(c));
 }
 
-// The size of the clusters, of which each work tile has one: the largest of which all run at once.
+// Each work tile has one cluster. Its size is the largest at which all clusters run at once, and at
+// least 2.
 int log2_cluster(const LoadedDecode& kernel, const Problem& p) {
   if (!kernel.config.clusters) return 0;
   const std::int64_t tiles = work_tiles(p, kernel.config);
@@ -202,7 +203,6 @@ Status launch_decode(const Gpu& gpu, const LoadedDecode& kernel, const Problem& 
                  "cuLaunchKernelEx");
   launch.grid[0] = static_cast<unsigned>(combine_ctas(params, run_problem, c));
   if (launch.grid[0] == 0) return {};
-  launch.attribute_count = 0;
   launch.block[0] = 32 * static_cast<unsigned>(params.combine_warps);
   launch.smem_bytes = static_cast<unsigned>(decode::combine_smem_bytes(c));
   // On sm_90 the two grids overlap: the second is resident before the first ends.

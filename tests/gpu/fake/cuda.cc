@@ -154,6 +154,9 @@ int cuLaunchKernelEx(const LaunchConfig* config, void*, void**, void**) {
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::size_t) {
   return *blocks = 1, 0;
 }
+int cuOccupancyMaxActiveClusters(int* clusters, void*, const LaunchConfig*) {
+  return *clusters = 1, 0;
+}
 
 int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) {
   const std::lock_guard lock(mutex);

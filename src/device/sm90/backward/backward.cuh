@@ -4,14 +4,15 @@
 //
 //   dV = P^T dO     dP = dO V^T     dS = P (dP - delta)     dK = scale dS^T Q     dQ = scale dS K
 //
-// A CTA has block_n keys of one KV head, 64 for each consumer warpgroup or 64 for two
-// (divides_products), or half of them in a pair, and visits the blocks of queries that see them
-// (work.cuh). dK and dV stay in registers. dQ is a sum over CTAs, in FP32, in a fixed order:
-// results have the same bits in every run.
+// A work tile has block_n keys of one KV head. One CTA computes it, with 64 keys for each consumer
+// warpgroup or 64 for two (divides_products); or a pair of CTAs, with 64 keys each. A CTA visits
+// the blocks of queries that see any key of the tile (work.cuh). dK and dV stay in registers. dQ is
+// a sum over tiles, in FP32, in a fixed order: results have the same bits in every run.
 //
 //   role        warps               registers            does
-//   consumer    4 x warpgroups      consumer_registers   the five products (consumer.cuh,
-//                                                        divided_consumer.cuh, pair_consumer.cuh)
+//   consumer    4 x warpgroups      consumer_registers   the five products, in a pair all but dQ
+//                                                        (consumer.cuh, divided_consumer.cuh,
+//                                                        pair_consumer.cuh)
 //   producer    1 of a warpgroup    producer_registers   TMA loads, as stages become empty
 //   dQ writer   dq_writers                               adds slices of dQ to global memory
 //   dS sender   1, in a pair                             sends dS to the other CTA
@@ -47,6 +48,10 @@
 //   p_full[b]       4 warps with dV                warps with dK       P of a block is in ds[b]; dS
 //                                                                      will replace it
 //   in a pair:
+//   k_full                                         warps with dV, dQ   the same
+//   v_full                                         warps with dK       the same
+//   ds_full[b]      4 warps with dK                warps with dQ,      dS of this CTA's keys is complete
+//                                                  dS sender
 //   peer_k_full     producer, and the bytes        warps with dQ       peer_k is there
 //   peer_ds_full[b] dS sender of the peer, bytes   warps with dQ       dS of the peer's keys is complete
 //   ds_empty[b]     warps with dQ of both CTAs     warps with dV       dS and the peer's peer_ds may be replaced

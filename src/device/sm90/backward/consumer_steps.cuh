@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps that both kinds of consumer warpgroups take for a block of queries: products, P, dS,
-// masks and stores. The schedules are in consumer.cuh and divided_consumer.cuh.
+// The steps that all kinds of consumer warpgroups take for a block of queries: products, P, dS,
+// masks and stores. The schedules are in consumer.cuh, divided_consumer.cuh and pair_consumer.cuh.
 #pragma once
 
 #include "device/core/score_modifiers.cuh"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two consumer warpgroups that share a tile of 64 keys and divide its products (divides_products).
-// With 256 columns the registers of a warpgroup hold dK or dV of 64 keys, but not both. With 128
+// With 192 columns the registers of a warpgroup hold dK or dV of 64 keys, but not both. With 128
 // columns, for problems with few keys, a single warpgroup would leave the tensor cores idle while
 // it computes P and dS. Each product has 64 rows, so no operand is read twice.
 //

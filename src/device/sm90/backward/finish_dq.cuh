@@ -114,8 +114,9 @@ sm90_finish_dq(const OCTAVO_GRID_CONSTANT ParamsOf<Config> p) {
   const TileRange tiles = Work<Config>::tiles_of(p, span, m);
   const bool has_keys = tiles.begin < tiles.end;
   if (has_keys) {
-    // The tiles add to the partial sums in turn, or half of them to each, so that one tile has only
-    // one of the sums.
+    // Under a mask tile n adds to sum n % dq_sums; otherwise the first half of the tiles adds to
+    // one sum and the rest to the other. So two or more tiles have written both sums, and one tile
+    // has written one.
     const bool has_two = p.dq_sums > 1 && tiles.end - tiles.begin > 1;
     const i32 first_sum = has_two ? 0 : tiles.begin % p.dq_sums;
     const i64 tile = static_cast<i64>(first_sum * heads + head) * p.dq_tiles +

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The three warpgroups of a CTA of a pair (is_pair). The first two divide the products of the CTA's
-// 64 keys as in divided_consumer.cuh, but for dQ. The third one computes dQ of half of the columns
-// from dS of both CTAs, so that no other product waits for the peer or for a dQ buffer.
+// 64 keys as in divided_consumer.cuh, except dQ. The third one computes dQ of half of the columns
+// from dS of both CTAs, so that the other products wait for the peer and for the dQ buffer only two
+// blocks later.
 //
 //   warpgroup   scores, transposed          sum              dQ = dS K, keys by keys
 //   0, dV       S = K Q^T, P = exp2(S)      dV += P^T dO

@@ -17,9 +17,9 @@ struct Sm90BackwardParams {
   const float* delta = nullptr;
   i32 stats_rows = 0;
 
-  // The FP32 sums of dQ, one tile for each partial sum, query head and block of queries, in the
-  // order of the accumulator registers; and for each tile the number of key blocks that have been
-  // added.
+  // The FP32 partial sums of dQ: a tile for each partial sum, query head and block of queries, in
+  // the order of the accumulator registers; and for each slice of such a tile, how many key tiles
+  // have been added.
   float* dq_sum = nullptr;
   u32* dq_turn = nullptr;
   i32 dq_tiles = 0;  // of one head
