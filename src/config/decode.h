@@ -70,8 +70,8 @@ OCTAVO_HD constexpr bool q_in_registers(const DecodeConfig& c) {
 OCTAVO_HD constexpr int q_bytes(const DecodeConfig& c) {
   return q_in_registers(c) ? 0 : c.block_m * c.head_dim * 2;
 }
-// What a CTA receives of the parts of its cluster: pairs of columns of O, two floats for each part
-// and row, and a barrier.
+// The shared memory in which a CTA receives the parts of its cluster: pairs of columns of O, two
+// floats for each part and row, and a barrier.
 inline constexpr int kMostCtas = 8;  // of a cluster
 OCTAVO_HD constexpr int gather_pair_bytes(const DecodeConfig& c) {
   return c.block_m * c.head_dim * 4;
