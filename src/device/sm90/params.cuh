@@ -78,6 +78,12 @@ struct Sm90ForwardBlockMaskParams : Sm90ForwardModifiedParams {
 
 namespace sm90 {
 
+// The rows by which the tiles of a head begin earlier (row_shift), if they do.
+OCTAVO_DEVICE i32 shifted_rows(const Sm90ForwardConfig& c, const Sm90ForwardParams& p) {
+  const bool has_mask = p.window_left != kNoLimit || p.window_right != kNoLimit;
+  return may_shift_rows(c) && has_mask && p.cu_seqlens_q == nullptr ? row_shift(c, p.seqlen_q) : 0;
+}
+
 // A configuration as a type: nvcc would generate a broken host stub for a kernel template whose
 // argument is a value of class type.
 template <Sm90ForwardConfig kConfig>

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tile scheduler: which work tiles a CTA computes, in which order, and how its producer warp
-// passes them to the consumers.
+// The tile scheduler: which work tiles a CTA computes, and how its producer warp passes them on.
 //
 // Tiles are numbered group by group of heads. In a group they are ordered by row, the last rows
 // first: under a causal mask those see the most keys, and the short tiles fill the gaps at the end.
-// Where rows do not fill all tiles, `row_shift` makes the first tile the one that has fewer rows.
 // A round has one tile for each persistent CTA, and rounds run left to right and back, so that the
 // CTA with the longer tile of one round gets the shorter one of the next. This balances the load if
 // a group's tiles fill whole rounds, which the host ensures (gpu/forward/tile_order.cc). Without a
 // mask only a head's last tile may be shorter: CTAs then shift by `rotation` positions each round,
-// and each gets its share of those; or the short tiles of all heads come last, after all groups.
-// The order needs no counter in memory and is always the same.
+// and each gets its share of those; or the short tiles of all heads come last.
 #pragma once
 
 #include "config/sm90_forward.h"
@@ -32,18 +29,16 @@ inline constexpr i32 kNoMoreTiles = -2;  // there is no tile: published after th
 struct WorkTile {
   SequenceSpan span;
   i32 sequence, batch, head;  // head: of tile_heads (column_tile.cuh)
-  // A first tile that row_shift makes short begins before row 0.
-  i32 first_row;
-  i32 n_begin;        // first key that is loaded
-  i32 n_blocks;       // blocks of keys, or kNoRows, or kNoMoreTiles
-  i32 diagonal;       // with starts_at_diagonal: the block that is visited first
-  float alibi_slope;  // of the head
-  BlockRow blocks;    // with a block mask: its lists for the tile, which are not published
+  i32 first_row;              // before row 0 if row_shift makes the first tile short
+  i32 n_begin;                // first key that is loaded
+  i32 n_blocks;               // blocks of keys, or kNoRows, or kNoMoreTiles
+  i32 diagonal;               // with starts_at_diagonal: the block that is visited first
+  float alibi_slope;          // of the head
+  BlockRow blocks;            // with a block mask: its lists for the tile, which are not published
 };
 
-// The first key of a tile's visit-th block. Without ALiBi blocks ascend. With ALiBi they descend
-// from the diagonal to the first block, and then ascend from the block after the diagonal to the
-// last.
+// The first key of a tile's visit-th block. Blocks ascend, but with ALiBi they first descend from
+// the diagonal, and then ascend from the block after it.
 template <class G>
 OCTAVO_DEVICE i32 first_key(const WorkTile& t, i32 visit) {
   if (!starts_at_diagonal(G::C)) return t.n_begin + visit * G::C.block_n;
@@ -75,10 +70,7 @@ OCTAVO_DEVICE WorkTile work_tile(const Sm90ForwardParams& p, i32 index) {
     row_tile = p.grouped_row_tiles;
   }
   WorkTile t;
-  t.first_row = row_tile * kBlockM;
-  const bool has_mask = p.window_left != kNoLimit || p.window_right != kNoLimit;
-  if (may_shift_rows(G::C) && has_mask && p.cu_seqlens_q == nullptr)
-    t.first_row -= row_shift(G::C, p.seqlen_q);
+  t.first_row = row_tile * kBlockM - shifted_rows(G::C, p);
   t.sequence = head / p.tile_heads;
   t.head = head - t.sequence * p.tile_heads;
   t.batch = p.cu_seqlens_q == nullptr ? t.sequence : 0;

@@ -99,10 +99,10 @@ struct BackwardKernel {
     for (u32 buffer = 0; buffer < kDsBuffers; ++buffer) {
       ptx::mbarrier_init(G::ds_full(buffer), G::kDsWarps);
       ptx::mbarrier_init(G::ds_empty(buffer), G::kDsReaders);
-      if constexpr (divides_products(C)) ptx::mbarrier_init(G::p_full(buffer), 4);
-      if constexpr (is_pair(C)) ptx::mbarrier_init(G::peer_ds_full(buffer), 1);
+      if (divides_products(C)) ptx::mbarrier_init(G::p_full(buffer), 4);
+      if (is_pair(C)) ptx::mbarrier_init(G::peer_ds_full(buffer), 1);
     }
-    if constexpr (is_pair(C)) ptx::mbarrier_init(G::peer_k_full(), 1);
+    if (is_pair(C)) ptx::mbarrier_init(G::peer_k_full(), 1);
     ptx::spare("fence.proxy.async of the same thread follows");
     ptx::fence_mbarrier_init();
   }
@@ -123,18 +123,13 @@ struct BackwardKernel {
 
   static OCTAVO_DEVICE void run_consumer(const Sm90BackwardParams& p, u32 group, i32 blocks) {
     const u32 warp = ptx::warp_index() % 4;
-    if constexpr (is_pair(C)) {
+    if constexpr (divides_products(C)) {
+      using DividingConsumer = typename SelectDividing<Config>::Type;
       const ThreadCoord thread{0, warp, ptx::lane_index()};
       if (group == 0)
-        PairConsumer<Config>(p, thread).run_dv(blocks);
+        DividingConsumer(p, thread).run_dv(blocks);
       else
-        PairConsumer<Config>(p, thread).run_dk(blocks);
-    } else if constexpr (divides_products(C)) {
-      const ThreadCoord thread{0, warp, ptx::lane_index()};
-      if (group == 0)
-        DividedConsumer<Config>(p, thread).run_dv(blocks);
-      else
-        DividedConsumer<Config>(p, thread).run_dk(blocks);
+        DividingConsumer(p, thread).run_dk(blocks);
     } else {
       Consumer<Config>(p, {group, warp, ptx::lane_index()}).run(blocks);
     }
@@ -149,14 +144,14 @@ struct BackwardKernel {
       Producer<Config>{p, work, ptx::elect_one()}.run();
     } else if (warp <= dq_writers(C)) {
       DqWriter<Config>{p, work, warp - 1}.run();
-    } else if constexpr (is_pair(C)) {
+    } else if (is_pair(C)) {
       DsSender<Config>{}.run(static_cast<u32>(work.m_count * p.heads_per_kv));
     }
   }
 
   // Waits for all threads of the CTA, or of the pair.
   static OCTAVO_DEVICE void sync() {
-    if constexpr (is_pair(C)) {
+    if (is_pair(C)) {
       ptx::cluster_arrive();
       ptx::cluster_wait();
     } else {
@@ -200,7 +195,7 @@ struct BackwardKernel {
       ptx::increase_registers<consumer_registers(C)>();
       run_consumer(p, group, work.m_count * p.heads_per_kv);
     }
-    if constexpr (is_pair(C)) {
+    if (is_pair(C)) {
       ptx::spare("lanes meet again behind a branch, although PTX does not promise it");
       ptx::warp_sync();
       // The peer may still send dS and arrive at barriers.

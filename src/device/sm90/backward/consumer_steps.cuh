@@ -288,7 +288,7 @@ struct ConsumerSteps {
       unpack_pair(s[i * 2], s[i * 2 + 1], from.a[i / 4][i % 4]);
   }
   static OCTAVO_DEVICE void unpack_pair(float& low, float& high, u32 x) {
-    if constexpr (C.element == Element::f16) {
+    if (C.element == Element::f16) {
       ptx::f32_from_f16x2(low, high, x);
     } else {
       low = ptx::float_of_bits(x << 16);

@@ -129,7 +129,7 @@ struct DividedConsumer : ConsumerSteps<Config> {
   }
   OCTAVO_DEVICE void share_p(const Operand& probability) const {
     const u32 empty = G::ds_empty(ds_buffer(block)), phase = ds_phase(block) ^ 1;
-    if constexpr (is_pair(C))
+    if (is_pair(C))
       ptx::mbarrier_wait_cluster(empty, phase);
     else
       ptx::mbarrier_wait(empty, phase);

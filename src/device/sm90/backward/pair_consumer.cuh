@@ -214,4 +214,14 @@ struct DqConsumer : ConsumerSteps<Config> {
   }
 };
 
+// The two warpgroups that divide the products of a tile: of a pair's CTA, or of a CTA by itself.
+template <class Config, bool kIsPair = is_pair(Config::value)>
+struct SelectDividing {
+  using Type = PairConsumer<Config>;
+};
+template <class Config>
+struct SelectDividing<Config, false> {
+  using Type = DividedConsumer<Config>;
+};
+
 }  // namespace octavo::sm90::backward
